@@ -1,0 +1,81 @@
+"""BranchRT: the rollout data plane for branching reinforcement learning.
+
+A Gymnasium-compatible vector environment whose population can fork and prune, on a frontier that
+stores what branches share once.
+"""
+
+from branchrt_gym.branch_step import Batch, Expansion, Verdicts, branch_step
+from branchrt_gym.contract import (
+    BranchEnv,
+    Branches,
+    Contract,
+    Field,
+    Transition,
+    branch,
+    log,
+    read_shared,
+    shared,
+)
+from branchrt_gym.envs.deep_tree import DeepTree
+from branchrt_gym.envs.deep_tree_oracle import DeepTreeOracle
+from branchrt_gym.frontier import DONE, FREE, LIVE, NO_BRANCH, NO_ROOT, NO_SLOT, Frontier
+from branchrt_gym.oracle import Oracle
+from branchrt_gym.policies import Beam
+from branchrt_gym.registry import register, registrations
+from branchrt_gym.roots import Roots, make_roots
+from branchrt_gym.saving import Snapshot, load, save
+from branchrt_gym.search import SearchResult, search
+from branchrt_gym.trajectories import Trajectories
+from branchrt_gym.vector_env import BranchingVectorEnv
+
+__all__ = [
+    "DONE",
+    "FREE",
+    "LIVE",
+    "NO_BRANCH",
+    "NO_ROOT",
+    "NO_SLOT",
+    "Batch",
+    "Beam",
+    "BranchEnv",
+    "Branches",
+    "BranchingVectorEnv",
+    "Contract",
+    "Expansion",
+    "Field",
+    "Frontier",
+    "Oracle",
+    "Roots",
+    "SearchResult",
+    "Snapshot",
+    "Trajectories",
+    "Transition",
+    "Verdicts",
+    "branch",
+    "branch_step",
+    "load",
+    "log",
+    "make_roots",
+    "read_shared",
+    "register",
+    "registrations",
+    "save",
+    "search",
+    "shared",
+]
+
+__version__ = "0.1.0"
+
+register(
+    "branchrt/DeepTree-v0",
+    DeepTree,
+    DeepTreeOracle,
+    matrix={
+        "width": (1, 97, 4096, 262_144),
+        "fanout": (1, 2, 3, 4, 7),
+        "depth": (1, 2, 5, 12, 33),
+        "value_range": (1, 1000, 16_383),
+        "starts": (1, 8),
+        "window": (1, 9),
+    },
+)

@@ -1,0 +1,372 @@
+"""`branch_step`: expand, verify, prune, select, commit, for any environment or callable.
+
+The framework-agnostic primitive: `env_fn` may be a `BranchEnv`, or any callable over a batch of
+branches, such as one turn of a language model with its tools; no trainer's types appear here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from branchrt_gym.checked import CheckedEnv
+from branchrt_gym.contract import BranchEnv, Branches
+from branchrt_gym.errors import FrontierFullError
+from branchrt_gym.frontier import DONE, FREE, LIVE, Frontier
+from branchrt_gym.kernels import fold
+from branchrt_gym.lineage import SOLVED, TERMINATED, TRANSITION, TRUNCATED
+from branchrt_gym.policies import Policy
+from branchrt_gym.seeding import Rng, check_rng, fork_key
+
+__all__ = [
+    "Batch",
+    "Expansion",
+    "Policy",
+    "Verdicts",
+    "Verifier",
+    "branch_step",
+    "num_actions",
+]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """`M` branches, as `env_fn` sees those to expand and `verifier_fn` their children.
+
+    Attributes:
+        branch_id: `[M] int64`; of the parent, where the batch holds children.
+        root: `[M] int64`.
+        depth: `[M] int32`, transitions since the root.
+        payloads: The branches' opaque objects, `M` of them; empty under a contract.
+        state: The `branch` fields, each `[M, …]`; empty without a contract.
+        shared: The `shared` fields, and `context_index: [M] int64` which row each branch reads.
+        context_index: See `shared`.
+        reward: `[M]`, of the children's step; None for branches to expand.
+        done: `[M] bool`, likewise.
+        solved: `[M] bool`, the environment's own verdict; None where there is none.
+    """
+
+    branch_id: Tensor
+    root: Tensor
+    depth: Tensor
+    payloads: Sequence[object]
+    state: dict[str, Tensor]
+    shared: dict[str, Tensor]
+    context_index: Tensor
+    reward: Tensor | None = None
+    done: Tensor | None = None
+    solved: Tensor | None = None
+
+    def __len__(self) -> int:
+        """The number of branches."""
+        return self.root.shape[0]
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """The children that a callable `env_fn` made of a batch.
+
+    Attributes:
+        parents: `[M]` ints, places in the batch, in ascending order; a branch may have any number
+            of children, and one without any is pruned.
+        payloads: `M` objects.
+        rewards: `[M]`.
+        done: `[M]` bools: these children have ended.
+    """
+
+    parents: Tensor | np.ndarray | Sequence[int]
+    payloads: Sequence[object]
+    rewards: Tensor | np.ndarray | Sequence[float]
+    done: Tensor | np.ndarray | Sequence[bool]
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """What a verifier says of `M` children.
+
+    Attributes:
+        passed: `[M]` bools: the child solves its root.
+        score: `[M]` ints, by which a policy ranks.
+    """
+
+    passed: Tensor | np.ndarray | Sequence[bool]
+    score: Tensor | np.ndarray | Sequence[int]
+
+
+EnvFn = Callable[[Batch], Expansion]
+Verifier = Callable[[Batch], Verdicts]
+
+
+@dataclass(frozen=True)
+class _Children:
+    """The children of an expansion before any of them is kept; rows `[M]`."""
+
+    rows: Tensor  # the parents' slots
+    key: Tensor
+    action: Tensor
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    solved: Tensor | None
+    state: dict[str, Tensor]
+    log: dict[str, Tensor]
+    payloads: Sequence[object]
+
+
+def num_actions(env: BranchEnv | CheckedEnv) -> int:
+    """Returns how many actions an environment has, if it has a finite number."""
+    space = env.single_action_space
+    if not isinstance(space, spaces.Discrete):
+        raise ValueError(
+            f"`single_action_space` is {space}; expansion needs Discrete, whose actions can be "
+            "enumerated"
+        )
+    return int(space.n)
+
+
+def branch_step(
+    frontier: Frontier,
+    env_fn: BranchEnv | CheckedEnv | EnvFn,
+    verifier_fn: Verifier | None = None,
+    policy: Policy | None = None,
+    *,
+    rng: Rng = "split",
+    max_depth: int | None = None,
+    compete_done: bool = True,
+) -> tuple[Frontier, Tensor, Tensor]:
+    """Expands every live branch, verifies the children, and keeps those that a policy chooses.
+
+    Children are ordered by (parent's slot, action). A root with a child that passes is marked
+    solved; that child is DONE, the root's other children are not kept. Kept children get new ids
+    in the order the policy returns (without a policy: all, in order) and the lowest free slots;
+    every expanded parent leaves. Ended branches that stayed compete at their own slot's place
+    with the score they had, and are not expanded.
+
+    Args:
+        frontier: Changed in place, and returned.
+        env_fn: A `BranchEnv` with Discrete actions (every action is taken), or a callable.
+        verifier_fn: Judges the children. None takes a `BranchEnv`'s own `solved` and score.
+        policy: None keeps all children.
+        rng: Whether children have futures of their own or their parent's.
+        max_depth: Truncate children at this depth.
+        compete_done: Whether DONE branches compete; if not, they stay as they are.
+
+    Returns:
+        The frontier, and of all children in order `rewards: [M]` and `done: [M] bool`.
+
+    Raises:
+        FrontierFullError: If the kept children do not fit; nothing is changed.
+        LineageFullError: If the lineage cannot take them; nothing is changed.
+        ValueError: For an expansion or verdicts that do not fit the batch.
+    """
+    check_rng(rng)
+    frontier.check()
+    parents = frontier.live.nonzero().squeeze(1)
+    if isinstance(env_fn, BranchEnv | CheckedEnv):
+        children = _expand(frontier, env_fn, parents, rng)
+    else:
+        children = _call(frontier, env_fn, parents, rng)
+    rows = children.rows
+    root, depth = frontier.root[rows], frontier.depth[rows] + 1
+    truncated = children.truncated
+    if max_depth is not None:
+        truncated = truncated | (depth >= max_depth)
+    done = children.terminated | truncated
+    passed, score = _verdicts(frontier, env_fn, verifier_fn, children, root, depth, done)
+
+    solved = frontier.solved.clone()
+    solved[root[passed]] = True
+    candidates = (passed | ~solved[root]).nonzero().squeeze(1)
+    kept, dropped = _select(frontier, policy, rows, root, score, candidates, compete_done)
+
+    leaving = dropped.clone()
+    leaving[parents] = True
+    childless = leaving & frontier.live
+    childless[rows] = False
+    room = ((frontier.status == FREE) | leaving).nonzero().squeeze(1)
+    if kept.shape[0] > room.shape[0]:
+        raise FrontierFullError(
+            f"`branch_step` keeps {kept.shape[0]} children and {room.shape[0]} of "
+            f"{frontier.num_slots} slots can take them; give a policy that keeps fewer, or make "
+            "the frontier larger. Nothing was changed"
+        )
+    frontier.make_room(kept.shape[0] + int(childless.sum()))
+    frontier.mark_pruned(childless)
+    frontier.solved.copy_(solved)
+    flags = TRANSITION + children.terminated * TERMINATED + truncated * TRUNCATED + passed * SOLVED
+    frontier.replace(
+        leaving,
+        room[: kept.shape[0]],
+        rows[kept],
+        key=children.key[kept],
+        state={name: values[kept] for name, values in children.state.items()},
+        status=torch.where((done | passed)[kept], DONE, LIVE).to(torch.int8),
+        score=score[kept],
+        entry={
+            "flags": flags[kept].to(torch.uint8),
+            "action": children.action[kept],
+            "reward": children.reward[kept],
+            **{name: values[kept] for name, values in children.log.items()},
+        },
+        payloads=[children.payloads[place] for place in kept.tolist()] if children.payloads else [],
+    )
+    return frontier, children.reward, done
+
+
+def _expand(
+    frontier: Frontier, env: BranchEnv | CheckedEnv, parents: Tensor, rng: Rng
+) -> _Children:
+    """Takes every action of an environment in every parent."""
+    count = num_actions(env)
+    rows = parents.repeat_interleave(count)
+    child = torch.arange(count, device=rows.device).repeat(parents.shape[0])
+    key = fork_key(frontier.key[rows], frontier.forks[rows], child, rng)
+    action = child + int(env.single_action_space.start)
+    seen = frontier.branches(rows)
+    if env.uses_key:
+        seen = seen._replace(key=fold(key, seen.depth.to(torch.int64)))
+    step = env.transition(frontier.shared, seen, action)
+    return _Children(
+        rows=rows,
+        key=key,
+        action=action,
+        reward=step.reward,
+        terminated=step.terminated,
+        truncated=step.truncated,
+        solved=step.solved,
+        state=dict(step.state),
+        log=dict(step.log),
+        payloads=(),
+    )
+
+
+def _call(frontier: Frontier, env_fn: EnvFn, parents: Tensor, rng: Rng) -> _Children:
+    """Lets a callable expand the parents."""
+    batch = _batch(frontier, parents, [frontier.payloads[slot] for slot in parents.tolist()])
+    made = env_fn(batch)
+    if not isinstance(made, Expansion):
+        raise TypeError(f"`env_fn` returned {type(made).__name__}; expected an Expansion")
+    number = len(made.payloads)
+    place = _column("parents", made.parents, torch.int64, number, frontier.device)
+    in_order = bool((place[1:] >= place[:-1]).all()) if number else True
+    if number and not (in_order and 0 <= int(place[0]) and int(place[-1]) < len(batch)):
+        raise ValueError(
+            f"`parents` of the expansion reaches from {int(place.min())} to {int(place.max())}; "
+            f"expected places in the batch, 0 … {len(batch) - 1}, in ascending order"
+        )
+    rows = parents[place]
+    child = torch.arange(number, device=rows.device) - torch.searchsorted(place, place)
+    done = _column("done", made.done, torch.bool, number, frontier.device)
+    reward = _column(
+        "rewards",
+        made.rewards,
+        frontier.lineage.columns["reward"].dtype,
+        number,
+        frontier.device,
+    )
+    return _Children(
+        rows=rows,
+        key=fork_key(frontier.key[rows], frontier.forks[rows], child, rng),
+        action=child,
+        reward=reward,
+        terminated=done,
+        truncated=torch.zeros_like(done),
+        solved=None,
+        state={},
+        log={},
+        payloads=made.payloads,
+    )
+
+
+def _batch(frontier: Frontier, rows: Tensor, payloads: Sequence[object], **more: Any) -> Batch:
+    return Batch(
+        branch_id=frontier.branch_id[rows],
+        root=frontier.root[rows],
+        depth=more.pop("depth", frontier.depth[rows]),
+        payloads=payloads,
+        state=more.pop("state", {name: col[rows] for name, col in frontier.state.items()}),
+        shared=frontier.shared,
+        context_index=frontier.context_index[rows],
+        **more,
+    )
+
+
+def _verdicts(
+    frontier: Frontier,
+    env_fn: BranchEnv | CheckedEnv | EnvFn,
+    verifier_fn: Verifier | None,
+    children: _Children,
+    root: Tensor,
+    depth: Tensor,
+    done: Tensor,
+) -> tuple[Tensor, Tensor]:
+    number = root.shape[0]
+    if verifier_fn is None:
+        if not isinstance(env_fn, BranchEnv | CheckedEnv) or children.solved is None:
+            raise ValueError("`verifier_fn` is None; a callable `env_fn` needs a verifier")
+        score = children.state.get(env_fn.score)
+        return children.solved, torch.zeros_like(root) if score is None else score.to(torch.int64)
+    batch = _batch(
+        frontier,
+        children.rows,
+        children.payloads,
+        depth=depth,
+        state=children.state,
+        reward=children.reward,
+        done=done,
+        solved=children.solved,
+    )
+    said = verifier_fn(batch)
+    if not isinstance(said, Verdicts):
+        raise TypeError(f"`verifier_fn` returned {type(said).__name__}; expected Verdicts")
+    return (
+        _column("passed", said.passed, torch.bool, number, frontier.device),
+        _column("score", said.score, torch.int64, number, frontier.device),
+    )
+
+
+def _column(name: str, values: Any, dtype: torch.dtype, number: int, device: torch.device) -> Tensor:
+    given = torch.as_tensor(values, device=device)
+    whole = not dtype.is_floating_point
+    kind_differs = (dtype == torch.bool) != (given.dtype == torch.bool)
+    if number and (given.shape != (number,) or kind_differs or (
+        whole and given.dtype.is_floating_point
+    )):
+        raise ValueError(
+            f"`{name}` is {given.dtype} of shape {tuple(given.shape)}; expected {dtype} of shape "
+            f"({number},), one entry for each child"
+        )
+    return given.reshape(number).to(dtype)
+
+
+def _select(
+    frontier: Frontier,
+    policy: Policy | None,
+    rows: Tensor,
+    root: Tensor,
+    score: Tensor,
+    candidates: Tensor,
+    compete_done: bool,
+) -> tuple[Tensor, Tensor]:
+    """Returns the children that stay, in order, and `[N] bool`, the ended branches that do not."""
+    dropped = torch.zeros_like(frontier.live)
+    if policy is None:
+        return candidates, dropped
+    held = frontier.status == DONE
+    ended = held.nonzero().squeeze(1) if compete_done else rows[:0]
+    slot = torch.cat([rows[candidates], ended])
+    order = torch.argsort(slot, stable=True)
+    roots = torch.cat([root[candidates], frontier.root[ended]])[order]
+    scores = torch.cat([score[candidates], frontier.verdict_score[ended]])[order]
+    chosen = order[policy.select(roots, scores)]
+    children = chosen[chosen < candidates.shape[0]]
+    if compete_done:
+        dropped[ended] = True
+        dropped[ended[chosen[chosen >= candidates.shape[0]] - candidates.shape[0]]] = False
+    return candidates[children], dropped

@@ -1,0 +1,134 @@
+"""Runs the rows of a matrix and makes the certificate."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from gymnasium.vector import AutoresetMode
+
+from branchrt_gym.certify import matrix as matrices
+from branchrt_gym.certify.certificate import Certificate, RowResult, device_name, versions
+from branchrt_gym.certify.compare import Comparison, compare_program
+from branchrt_gym.certify.compare_search import compare_search
+from branchrt_gym.certify.matrix import Row
+from branchrt_gym.certify.operations import Chance
+from branchrt_gym.certify.population import ScalarPopulation
+from branchrt_gym.certify.programs import PROGRAMS
+from branchrt_gym.registry import Registration, registrations
+from branchrt_gym.vector_env import BranchingVectorEnv
+
+__all__ = ["certify", "run_row"]
+
+Progress = Callable[[int, int, Row], None]
+
+
+def certify(
+    env_id: str,
+    matrix: str = "quick",
+    *,
+    device: str = "cpu",
+    progress: Progress | None = None,
+    rows: Sequence[Row] | None = None,
+) -> Certificate:
+    """Compares a registered environment, and the runtime under it, with its oracle.
+
+    Args:
+        env_id: Id it was registered under.
+        matrix: Name of the matrix.
+        device: Torch device that the batched side runs on.
+        progress: Called before each row with the rows done, all rows, and the row; and once at
+            the end with the last row.
+        rows: These instead of the matrix's own, which then only gives the certificate its name.
+
+    Returns:
+        The certificate. A row stops at its first difference, the others still run.
+
+    Raises:
+        ValueError: For an id that is not registered, or an unknown matrix.
+    """
+    known = registrations()
+    if env_id not in known:
+        raise ValueError(f"`env_id` is {env_id!r}; expected one of {', '.join(sorted(known))}")
+    registration = known[env_id]
+    chosen = matrices.rows(registration, matrix, device=device) if rows is None else tuple(rows)
+    results = []
+    for number, row in enumerate(chosen):
+        if progress is not None:
+            progress(number, len(chosen), row)
+        results.append(run_row(registration, row))
+    if progress is not None and chosen:
+        progress(len(chosen), len(chosen), chosen[-1])
+    hashes = {
+        registration.env_class(**registration.kwargs, **row.parameters).contract.hash
+        for row in chosen
+    }
+    return Certificate(
+        environment=env_id,
+        contract_hash=tuple(sorted(hashes)),
+        matrix=matrix,
+        rows=tuple(results),
+        versions=versions(),
+        device=device_name(device),
+    )
+
+
+def run_row(registration: Registration, row: Row) -> RowResult:
+    """Runs one row: both sides, compared."""
+    start = time.perf_counter()
+    run = _run_search if row.kind == "search" else _run_population
+    comparison = run(registration, row)
+    return RowResult(
+        row=row,
+        comparisons=comparison.compared,
+        mismatches=int(comparison.difference is not None),
+        seconds=time.perf_counter() - start,
+        difference=comparison.difference,
+    )
+
+
+def _run_population(registration: Registration, row: Row) -> Comparison:
+    parameters = {**registration.kwargs, **row.parameters}
+    settings = row.settings
+    rules = registration.env_class(**parameters)
+    mode = AutoresetMode[settings["autoreset_mode"]]
+    envs = BranchingVectorEnv(
+        rules,
+        num_envs=row.num_envs,
+        num_roots=row.num_roots,
+        num_contexts=row.num_contexts,
+        autoreset_mode=mode,
+        output=settings["output"],
+        device=row.device,
+        record_lineage=True,
+        max_episode_steps=settings["max_episode_steps"],
+    )
+    model = ScalarPopulation(
+        lambda: registration.oracle_class(**parameters),
+        row.num_envs,
+        num_roots=row.num_roots,
+        num_contexts=row.num_contexts,
+        autoreset_mode=mode,
+        max_episode_steps=settings["max_episode_steps"],
+        score=rules.score,
+    )
+    chance = Chance(model, settings["seed"], settings["rng"])
+    try:
+        return compare_program(envs, model, PROGRAMS[settings["program"]](model, chance))
+    finally:
+        envs.close()
+
+
+def _run_search(registration: Registration, row: Row) -> Comparison:
+    parameters = {**registration.kwargs, **row.parameters}
+    seed = row.settings["seed"]
+    return compare_search(
+        registration.env_class(**parameters),
+        lambda: registration.oracle_class(**parameters),
+        [seed + 3 * root for root in range(row.num_roots)],
+        width=row.settings["beam"],
+        depth=row.settings["levels"],
+        device=torch.device(row.device),
+        tier=row.tier,
+    )

@@ -1,0 +1,49 @@
+"""Compares a search with the scalar beam search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from branchrt_gym.certify.compare import Comparison
+from branchrt_gym.certify.difference import Disagreement, Ledger, compare_trajectories
+from branchrt_gym.certify.search_model import beam_search
+from branchrt_gym.contract import BranchEnv
+from branchrt_gym.oracle import Oracle
+from branchrt_gym.search import Beam, search
+
+__all__ = ["compare_search"]
+
+
+def compare_search(
+    env: BranchEnv,
+    make: Callable[[], Oracle],
+    seeds: Sequence[int],
+    *,
+    width: int,
+    depth: int,
+    device: torch.device,
+    tier: str,
+) -> Comparison:
+    """Compares best scores, ids, verdicts, and the trajectories of all survivors."""
+    model = beam_search(make, seeds, width, depth, env.score)
+    ledger = Ledger()
+    best = [kept[0] for kept in model.survivors]
+    survivors = [branch for kept in model.survivors for branch in kept]
+    try:
+        try:
+            result = search(env, list(seeds), policy=Beam(width), depth=depth, device=device)
+            ids = torch.tensor([branch.branch_id for branch in survivors], device=device)
+            paths = result.trajectories(ids)
+        except Exception as error:
+            ledger.fail("error", "none", f"{type(error).__name__}: {error}")
+        ledger.same("tier", [tier], [result.tier])
+        ledger.same("score", [scores[0] for scores in model.scores], result.score, best)
+        ledger.same("branch_id", [branch.branch_id for branch in best], result.branch_id, best)
+        ledger.same("solved", [branch.solved for branch in best], result.solved, best)
+        compare_trajectories(ledger, survivors, paths)
+        compare_trajectories(ledger, best, result.trajectories())
+    except Disagreement as disagreement:
+        return Comparison(ledger.compared, disagreement.difference, ())
+    return Comparison(ledger.compared, None, ())

@@ -1,0 +1,89 @@
+"""Beam search over scalar oracles: the model that `search` and `branch_step` are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gymnasium import spaces
+
+from branchrt_gym.certify.branch import NO_PARENT, Branch
+from branchrt_gym.oracle import Oracle
+
+__all__ = ["ScalarSearch", "all_actions", "beam_search", "expand", "select"]
+
+UNNAMED = -2  # id of a child that selection has not kept yet
+
+
+@dataclass(frozen=True)
+class ScalarSearch:
+    """What a search ended with.
+
+    Attributes:
+        survivors: For each root its branches after the last level, best first.
+        scores: Their scores, in the same order.
+    """
+
+    survivors: list[list[Branch]]
+    scores: list[list[int]]
+
+
+def all_actions(space: spaces.Space[Any]) -> list[int]:
+    """Returns the actions an expansion tries, in order."""
+    if not isinstance(space, spaces.Discrete):
+        raise TypeError(f"the action space is {type(space).__name__}; expansion needs Discrete")
+    return [int(space.start) + number for number in range(int(space.n))]
+
+
+def expand(
+    branch: Branch,
+    actions: Sequence[int],
+    rng: str = "split",
+    max_episode_steps: int | None = None,
+) -> list[Branch]:
+    """Returns one child per action, each forked and stepped once; without an id yet."""
+    children = []
+    for oracle, action in zip(branch.oracle.fork(len(actions), rng), actions, strict=True):
+        child = branch.child(UNNAMED, oracle)
+        child.step(action, max_episode_steps)
+        children.append(child)
+    return children
+
+
+def select(candidates: Iterable[Branch], width: int, score: str) -> list[Branch]:
+    """Returns the `width` best by (score descending, then lowest order): a stable sort."""
+    ranked = sorted(candidates, key=lambda branch: -int(getattr(branch.oracle, score)))
+    return ranked[:width]
+
+
+def beam_search(
+    make: Callable[[], Oracle],
+    seeds: Sequence[int],
+    width: int,
+    depth: int,
+    score: str = "score",
+) -> ScalarSearch:
+    """Searches each seed's root in its own context, `width` branches kept per root.
+
+    Ended branches compete with their final score, at the place of their rank, and keep their id;
+    they are not expanded. A kept child's id is `(level * R + root) * width + rank`.
+    """
+    roots = len(seeds)
+    actions = all_actions(make().action_space)
+    survivors: list[list[Branch]] = []
+    for root, seed in enumerate(seeds):
+        oracle = make()
+        oracle.reset(seed=seed)
+        kept = [Branch(oracle, root, root, root * width, NO_PARENT)]
+        for level in range(1, depth + 1):
+            candidates: list[Branch] = []
+            for branch in kept:
+                candidates += expand(branch, actions) if branch.live else [branch]
+            kept = select(candidates, width, score)
+            for rank, branch in enumerate(kept):
+                if branch.branch_id == UNNAMED:
+                    branch.branch_id = (level * roots + root) * width + rank
+        survivors.append(kept)
+    scores = [[int(getattr(branch.oracle, score)) for branch in kept] for kept in survivors]
+    return ScalarSearch(survivors, scores)

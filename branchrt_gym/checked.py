@@ -1,0 +1,176 @@
+"""Checks of what an environment's hooks return, against its contract."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from branchrt_gym.contract import BranchEnv, Branches, Field, Transition
+from branchrt_gym.errors import ContractError
+from branchrt_gym.structure import rest_action, rest_observation
+
+__all__ = ["CheckedEnv", "check_declaration"]
+
+
+def check_declaration(env: BranchEnv) -> None:
+    """Checks what can be checked without running the environment.
+
+    Raises:
+        ContractError: Naming the wrong attribute.
+    """
+    name = type(env).__name__
+    if not hasattr(env, "contract") or not hasattr(env.contract, "of"):
+        raise ContractError(f"`{name}.contract` is missing; expected a Contract")
+    for attribute in ("single_observation_space", "single_action_space"):
+        if not isinstance(getattr(env, attribute, None), spaces.Space):
+            raise ContractError(f"`{name}.{attribute}` is missing; expected a Gymnasium space")
+    rest_observation(env.single_observation_space)
+    rest_action(env.single_action_space)
+    if not isinstance(env.reward_dtype, torch.dtype):
+        raise ContractError(
+            f"`{name}.reward_dtype` is {env.reward_dtype!r}; expected a torch dtype"
+        )
+    score = env.contract.fields.get(env.score)
+    if score is not None and (score.kind != "branch" or score.shape or not _whole(score.dtype)):
+        raise ContractError(
+            f"`{name}.score` names `{env.score}`, a {score.kind} field of {score.dtype} and shape "
+            f"{score.shape}; expected a scalar integer `branch` field"
+        )
+
+
+def _whole(dtype: torch.dtype) -> bool:
+    return not dtype.is_floating_point and dtype != torch.bool
+
+
+class CheckedEnv:
+    """An environment whose hooks are checked at their first call, and always with `debug`.
+
+    Args:
+        env: The environment; its attributes are reachable through this object.
+        debug: Check every call, and every transition for writes into shared fields.
+    """
+
+    def __init__(self, env: BranchEnv, *, debug: bool = False) -> None:
+        """Checks the declaration."""
+        check_declaration(env)
+        self.rules = env
+        self.debug = debug
+        self._seen: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        """Reads everything that is not a hook from the environment itself."""
+        if name == "rules":  # while unpickling, before anything is set
+            raise AttributeError(name)
+        return getattr(self.rules, name)
+
+    def initial_shared(self, keys: Tensor) -> dict[str, Tensor]:
+        """As `BranchEnv.initial_shared`."""
+        fields = self.rules.initial_shared(keys)
+        declared = self.rules.contract.of("shared")
+        self._fields("initial_shared", fields, declared, keys.shape[0])
+        return {name: fields[name].contiguous() for name in declared}
+
+    def initial(
+        self, shared: Mapping[str, Tensor], context_index: Tensor, keys: Tensor
+    ) -> dict[str, Tensor]:
+        """As `BranchEnv.initial`."""
+        fields = self.rules.initial(shared, context_index, keys)
+        if self._due("initial"):
+            self._fields("initial", fields, self.rules.contract.of("branch"), keys.shape[0])
+        return fields
+
+    def transition(
+        self, shared: Mapping[str, Tensor], branches: Branches, action: Tensor
+    ) -> Transition:
+        """As `BranchEnv.transition`."""
+        if not self._due("transition"):
+            return self.rules.transition(shared, branches, action)
+        versions = {name: field._version for name, field in shared.items()}
+        step = self.rules.transition(shared, branches, action)
+        for name, field in shared.items():
+            if field._version != versions[name]:
+                raise ContractError(
+                    f"`transition` wrote into field `{name}`, which is `shared`; declare it "
+                    "`branch` if a transition must change it"
+                )
+        count = branches.depth.shape[0]
+        contract = self.rules.contract
+        self._fields("transition", step.state, contract.of("branch"), count, "state")
+        self._fields("transition", step.log, contract.of("log"), count, "log")
+        _expect("transition", "reward", step.reward, self.rules.reward_dtype, (count,))
+        for flag in ("terminated", "truncated", "solved"):
+            _expect("transition", flag, getattr(step, flag), torch.bool, (count,))
+        return step
+
+    def observation(self, shared: Mapping[str, Tensor], branches: Branches) -> Any:
+        """As `BranchEnv.observation`."""
+        seen = self.rules.observation(shared, branches)
+        if self._due("observation"):
+            count = branches.depth.shape[0]
+            _expect_tree(seen, rest_observation(self.rules.single_observation_space), count)
+        return seen
+
+    def _due(self, hook: str) -> bool:
+        due = self.debug or hook not in self._seen
+        self._seen.add(hook)
+        return due
+
+    def _fields(
+        self,
+        hook: str,
+        given: Mapping[str, Tensor],
+        declared: Mapping[str, Field],
+        count: int,
+        part: str = "",
+    ) -> None:
+        what = f"`{hook}`" + (f"'s `{part}`" if part else "")
+        if not isinstance(given, Mapping):
+            raise ContractError(f"{what} is {type(given).__name__}; expected a dict of fields")
+        _same_names(what, given, declared)
+        for name, field in declared.items():
+            shape = field.shape if not field.per_context else (count, *field.shape)
+            _expect(hook, name, given[name], field.dtype, shape)
+
+
+def _same_names(what: str, given: Iterable[str], declared: Iterable[str]) -> None:
+    missing, extra = sorted(set(declared) - set(given)), sorted(set(given) - set(declared))
+    if missing or extra:
+        raise ContractError(
+            f"{what} lacks {missing} and has {extra} beyond; expected the contract's "
+            f"fields {sorted(declared)}"
+        )
+
+
+def _expect(
+    hook: str, name: str, value: Any, dtype: torch.dtype, shape: tuple[int, ...]
+) -> None:
+    if not isinstance(value, Tensor):
+        raise ContractError(
+            f"`{hook}` returned `{name}` as {type(value).__name__}; expected a tensor of {dtype} "
+            f"and shape {shape}"
+        )
+    if value.dtype != dtype or tuple(value.shape) != shape:
+        raise ContractError(
+            f"`{hook}` returned `{name}` as {value.dtype} of shape {tuple(value.shape)}; expected "
+            f"{dtype} of shape {shape}"
+        )
+
+
+def _expect_tree(seen: Any, rest: Any, count: int, name: str = "observation") -> None:
+    if isinstance(rest, dict):
+        _same_names(f"`{name}`", seen, rest)
+        for key in rest:
+            _expect_tree(seen[key], rest[key], count, f"{name}[{key!r}]")
+    elif isinstance(rest, tuple):
+        if not isinstance(seen, tuple) or len(seen) != len(rest):
+            raise ContractError(f"`{name}` is not a tuple of {len(rest)}, as its space is")
+        for place, part in enumerate(rest):
+            _expect_tree(seen[place], part, count, f"{name}[{place}]")
+    else:
+        dtype = torch.from_numpy(np.empty(0, rest.dtype)).dtype
+        _expect("observation", name, seen, dtype, (count, *rest.shape))

@@ -1,0 +1,310 @@
+"""The state contract: where each piece of an environment's state lives, and the hooks that use it.
+
+An environment declares its state as named fields of four kinds. The runtime works from this
+declaration: it stores `shared` fields once per context, copies `branch` rows on a fork, and puts
+`log` entries into the lineage. It never expands a shared field to the branches that read it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from branchrt_gym.errors import ContractError
+
+__all__ = [
+    "BranchEnv",
+    "Branches",
+    "Contract",
+    "Field",
+    "Transition",
+    "branch",
+    "log",
+    "read_shared",
+    "shared",
+]
+
+KINDS = ("shared", "branch", "paged", "log")
+DTYPES = (
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+)
+# The frontier's own columns and the lineage's: a field of the same name would be ambiguous.
+RESERVED = (
+    "action",
+    "branch_id",
+    "context_index",
+    "depth",
+    "flags",
+    "forks",
+    "key",
+    "last_entry",
+    "parent_entry",
+    "parent_id",
+    "reward",
+    "root",
+    "status",
+)
+
+Kind = Literal["shared", "branch", "paged", "log"]
+Observation = Any  # a Tensor, or a tuple or dict of them, as the observation space is built
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of the state.
+
+    Attributes:
+        kind: Where the field lives: `"shared"`, `"branch"`, `"paged"` or `"log"`.
+        shape: Its shape for one context (`shared`), branch or transition; static.
+        dtype: Its torch dtype.
+        per_context: For `shared`: stored as `[C, *shape]` (True) or once for all contexts,
+            `[*shape]` (False).
+    """
+
+    kind: Kind
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    per_context: bool = True
+
+
+def shared(shape: tuple[int, ...], dtype: torch.dtype, *, per_context: bool = True) -> Field:
+    """Declares a field that all branches of a context share; written by `initial_shared` only."""
+    return Field("shared", shape, dtype, per_context)
+
+
+def branch(shape: tuple[int, ...], dtype: torch.dtype) -> Field:
+    """Declares a small field that each branch has for itself; its row is copied on a fork."""
+    return Field("branch", shape, dtype)
+
+
+def log(shape: tuple[int, ...], dtype: torch.dtype) -> Field:
+    """Declares a field with one entry per transition, kept in the lineage, never read back."""
+    return Field("log", shape, dtype)
+
+
+@dataclass(frozen=True)
+class Contract:
+    """The declared fields of an environment, validated.
+
+    Raises:
+        ContractError: On construction, naming the first wrong field and what is wrong with it.
+    """
+
+    fields: Mapping[str, Field]
+
+    def __post_init__(self) -> None:
+        """Checks each field; see the class."""
+        for name, field in self.fields.items():
+            _check_field(name, field)
+
+    def of(self, kind: Kind) -> dict[str, Field]:
+        """Returns the fields of one kind, in the order of their declaration."""
+        return {name: field for name, field in self.fields.items() if field.kind == kind}
+
+    @property
+    def hash(self) -> str:
+        """A digest of names, kinds, shapes and dtypes: the contract's version in saved files."""
+        rows = [
+            [name, field.kind, list(field.shape), str(field.dtype), field.per_context]
+            for name, field in self.fields.items()
+        ]
+        return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
+
+
+def _check_field(name: str, field: Field) -> None:
+    where = f"field `{name}`"
+    if not isinstance(name, str) or not name.isidentifier():
+        raise ContractError(f"{where} has no usable name; expected a Python identifier")
+    if name in RESERVED:
+        raise ContractError(
+            f"{where} has the name of a column that the frontier keeps itself; choose another "
+            f"(taken: {', '.join(RESERVED)})"
+        )
+    if not isinstance(field, Field):
+        raise ContractError(
+            f"{where} is {type(field).__name__}; expected a Field, "
+            "made by shared(), branch() or log()"
+        )
+    if field.kind not in KINDS:
+        raise ContractError(f"{where} has kind {field.kind!r}; expected one of {', '.join(KINDS)}")
+    if field.kind == "paged":
+        raise ContractError(
+            f"{where} is `paged`, which this version does not store yet; use `branch` for small "
+            "state and `shared` for state that no transition writes"
+        )
+    static = isinstance(field.shape, tuple) and all(
+        isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in field.shape
+    )
+    if not static:
+        raise ContractError(
+            f"{where} has shape {field.shape!r}; expected a tuple of non-negative ints, fixed "
+            "when the environment is constructed"
+        )
+    if field.dtype not in DTYPES:
+        known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+        raise ContractError(
+            f"{where} has dtype {field.dtype!r}; expected a torch dtype of fixed size: {known}"
+        )
+
+
+class Branches(NamedTuple):
+    """What an environment's hooks see of `M` branches.
+
+    Attributes:
+        context_index: `[M] int64`, which row of the per-context shared fields each one reads.
+        depth: `[M] int32`, transitions since the root.
+        state: The `branch` fields, each `[M, *shape]`; not to be written in place.
+        key: `[M] int64`, the random key of this transition, fresh for each (branch, depth): a
+            pure function of the branch's ancestry. None in `observation`, and in `transition` of
+            an environment whose `uses_key` is False.
+    """
+
+    context_index: Tensor
+    depth: Tensor
+    state: Mapping[str, Tensor]
+    key: Tensor | None = None
+
+
+class Transition(NamedTuple):
+    """What one environment step returns for `M` branches.
+
+    Attributes:
+        state: The new `branch` fields, each `[M, *shape]`.
+        reward: `[M]` in the environment's `reward_dtype`.
+        terminated: `[M] bool`.
+        truncated: `[M] bool`.
+        solved: `[M] bool`, the environment's own verdict: this branch solves its root.
+        log: The `log` fields' entries of this transition, each `[M, *shape]`.
+    """
+
+    state: Mapping[str, Tensor]
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    solved: Tensor
+    log: Mapping[str, Tensor] = {}
+
+
+class BranchEnv:
+    """An environment's rules, batched over branches in torch.
+
+    Subclasses set `contract`, the two spaces and `reward_dtype` (in `__init__` where they depend
+    on parameters) and write the four hooks. The hooks are pure: they return new tensors on the
+    device of their arguments and write nothing in place, `shared` fields least of all. Rows do
+    not depend on each other. Decisions rest on integers or fixed point, so that results are
+    equal, not close, on every device.
+
+    Attributes:
+        contract: The declared state.
+        single_observation_space: The space of one branch's observation.
+        single_action_space: The space of one action; `search` and expansion need `Discrete`.
+        reward_dtype: The dtype of `Transition.reward`.
+        score: The integer `branch` field by which `search` ranks.
+        uses_key: Whether `transition` looks at `branches.key`. An environment without chance
+            sets it to False and is spared the keys.
+        metadata: As in Gymnasium; `render_modes` and `render_fps`.
+    """
+
+    contract: Contract
+    single_observation_space: spaces.Space[Any]
+    single_action_space: spaces.Space[Any]
+    reward_dtype: torch.dtype = torch.float32
+    score: str = "score"
+    uses_key: bool = True
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+
+    def initial_shared(self, keys: Tensor) -> dict[str, Tensor]:
+        """Makes the `shared` fields of `C` contexts; runs at a reset only.
+
+        Args:
+            keys: `[C] int64`, one random key per context.
+
+        Returns:
+            Each shared field, `[C, *shape]`, or `[*shape]` if it is not per context.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define `initial_shared`")
+
+    def initial(
+        self, shared: Mapping[str, Tensor], context_index: Tensor, keys: Tensor
+    ) -> dict[str, Tensor]:
+        """Makes the first state of `M` roots' episodes; runs at every restart, so it is cheap.
+
+        Args:
+            shared: The shared fields.
+            context_index: `[M] int64`.
+            keys: `[M] int64`, the episodes' random keys.
+
+        Returns:
+            Each `branch` field, `[M, *shape]`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define `initial`")
+
+    def transition(
+        self, shared: Mapping[str, Tensor], branches: Branches, action: Tensor
+    ) -> Transition:
+        """Steps `M` branches by one action each.
+
+        Args:
+            shared: The shared fields; read them through `read_shared`.
+            branches: The branches before the step.
+            action: `[M, …]`, as the action space's shape and dtype say.
+
+        Returns:
+            The transition, rows in the same order.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define `transition`")
+
+    def observation(self, shared: Mapping[str, Tensor], branches: Branches) -> Observation:
+        """Observes `M` branches.
+
+        Returns:
+            `[M, …]`, or a tuple or dict of such tensors as the observation space is built.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define `observation`")
+
+    def render(
+        self, shared: Mapping[str, np.ndarray], branch: Mapping[str, np.ndarray], mode: str
+    ) -> np.ndarray | str:
+        """Draws one branch.
+
+        Args:
+            shared: The shared fields of the branch's context, one row each.
+            branch: The branch's fields and its `depth`.
+            mode: One of `metadata["render_modes"]`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define `render`")
+
+
+def read_shared(field: Tensor, context_index: Tensor, position: Tensor) -> Tensor:
+    """Reads `field[context_index, position]` without expanding the field to the branches.
+
+    Args:
+        field: `[C, W]`, a shared field.
+        context_index: `[M] int64`.
+        position: `[M]` or `[M, J] int64`, entries in `0 … W - 1`.
+
+    Returns:
+        The entries, in the shape of `position` and the dtype of `field`.
+    """
+    offset = context_index * field.shape[1]
+    if position.ndim == 2:
+        offset = offset[:, None]
+    index = position + offset
+    return field.view(-1).index_select(0, index.view(-1)).view(index.shape)

@@ -1,0 +1,676 @@
+"""The frontier: the live population of branches, as a structure of arrays over slots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from branchrt_gym.contract import Branches, Contract, Transition
+from branchrt_gym.errors import DeviceError, FrontierFullError, SlotError
+from branchrt_gym.kernels import compact_indices, copy_rows, fold
+from branchrt_gym.lineage import NO_ENTRY, PRUNED, Lineage
+from branchrt_gym.seeding import Rng, check_rng, fork_key
+from branchrt_gym.trajectories import Trajectories, trace
+
+__all__ = ["DONE", "FREE", "LIVE", "NO_BRANCH", "NO_ROOT", "NO_SLOT", "Frontier", "check_device"]
+
+FREE = 0
+LIVE = 1
+DONE = 2
+
+NO_SLOT = -1
+NO_ROOT = -1
+NO_BRANCH = -1
+
+# Codes of a fault that a CUDA operation noted, raised at the next synchronisation.
+_FAULT_STATUS = 1
+_FAULT_FULL = 2
+
+
+def check_device(device: str | torch.device) -> torch.device:
+    """Returns the device if this machine has it, else raises DeviceError."""
+    try:
+        found = torch.device(device)
+    except RuntimeError as error:
+        raise DeviceError(f'`device` is {device!r}; expected "cpu", "cuda" or "cuda:N"') from error
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise DeviceError(
+            f'`device` is "{device}", but torch {torch.__version__} sees no CUDA device here; '
+            'use device="cpu", or see what is missing with torch.cuda.is_available()'
+        )
+    return found
+
+
+class Frontier:
+    """`N` slots that hold the branches of `R` roots.
+
+    Any slot may hold any root's branch. Slots do not move except in `compact`; a branch's id is
+    never reused and survives moves. Columns of a FREE slot have no meaning (they hold the values
+    of some earlier branch, valid to compute on).
+
+    Attributes:
+        status: `[N] int8`: FREE, LIVE or DONE.
+        root: `[N] int64`.
+        context_index: `[N] int64`.
+        branch_id: `[N] int64`.
+        parent_id: `[N] int64`, `NO_BRANCH` for a root's first branch.
+        depth: `[N] int32`, transitions since the root.
+        key: `[N] int64`, the branch's random key.
+        forks: `[N] int32`, forks the branch took part in as a parent.
+        last_entry: `[N] int64`, its newest entry in the lineage.
+        verdict_score: `[N] int64`, the score of the verdict that let it stay; see `branch_step`.
+        state: The contract's `branch` fields, each `[N, …]`.
+        payloads: One opaque object per slot for branches without a contract, else empty.
+        shared: The contract's `shared` fields.
+        seed: `[R] int64`. episode: `[R] int32`, from 0. solved: `[R] bool`, a branch of the
+            current episode passed. first_id, oldest_id: `[R] int64`, the first branch id of each
+            root's current and previous episode.
+        next_id: `[] int64`, the next branch id to give.
+    """
+
+    COLUMNS = (
+        "root",
+        "context_index",
+        "branch_id",
+        "parent_id",
+        "depth",
+        "key",
+        "forks",
+        "last_entry",
+        "verdict_score",
+    )
+    ROOT_COLUMNS = ("seed", "episode", "solved", "first_id", "oldest_id")
+
+    def __init__(
+        self,
+        num_slots: int,
+        num_roots: int,
+        contract: Contract | None = None,
+        *,
+        action_shape: tuple[int, ...] = (),
+        action_dtype: torch.dtype = torch.int64,
+        reward_dtype: torch.dtype = torch.float32,
+        lineage_capacity: int = 0,
+        device: str | torch.device = "cpu",
+        debug: bool = False,
+    ) -> None:
+        """Allocates the slots, all FREE.
+
+        Args:
+            num_slots: `N`.
+            num_roots: `R`, at most `N`.
+            contract: The fields; None for branches whose state is an opaque payload.
+            action_shape: The shape of one action in the lineage.
+            action_dtype: Its dtype.
+            reward_dtype: The dtype of rewards in the lineage.
+            lineage_capacity: Entries of the lineage; 0 records nothing.
+            device: Where everything is stored.
+            debug: On CUDA, raise errors at once (synchronises); anywhere, check each transition
+                for writes into shared fields.
+        """
+        if not 1 <= num_roots <= num_slots:
+            raise ValueError(
+                f"`num_roots` is {num_roots} and there are {num_slots} slots; expected at least "
+                "one root and a slot for each"
+            )
+        self.device = check_device(device)
+        self.contract = Contract({}) if contract is None else contract
+        self.num_slots = num_slots
+        self.num_roots = num_roots
+        self.debug = debug
+
+        def ints(count: int, dtype: torch.dtype = torch.int64) -> Tensor:
+            return torch.zeros(count, dtype=dtype, device=self.device)
+
+        self.status = ints(num_slots, torch.int8)
+        self.root = ints(num_slots)
+        self.context_index = ints(num_slots)
+        self.branch_id = ints(num_slots)
+        self.parent_id = ints(num_slots)
+        self.depth = ints(num_slots, torch.int32)
+        self.key = ints(num_slots)
+        self.forks = ints(num_slots, torch.int32)
+        self.last_entry = ints(num_slots)
+        self.verdict_score = ints(num_slots)
+        self.state = {
+            name: torch.zeros((num_slots, *field.shape), dtype=field.dtype, device=self.device)
+            for name, field in self.contract.of("branch").items()
+        }
+        self.payloads: list[object] = [] if self.contract.fields else [None] * num_slots
+        self.shared: dict[str, Tensor] = {}
+        self.seed = ints(num_roots)
+        self.episode = ints(num_roots, torch.int32)
+        self.solved = ints(num_roots, torch.bool)
+        self.first_id = ints(num_roots)
+        self.oldest_id = ints(num_roots)
+        self.next_id = torch.zeros((), dtype=torch.int64, device=self.device)
+        self.lineage = Lineage(
+            lineage_capacity,
+            action_shape=action_shape,
+            action_dtype=action_dtype,
+            reward_dtype=reward_dtype,
+            log=self.contract.of("log"),
+            device=self.device,
+        )
+        self._fault = torch.zeros(3, dtype=torch.int64, device=self.device)
+
+    # What is there ------------------------------------------------------------------------
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether errors are raised before anything changes: on the CPU, or with `debug`."""
+        return self.device.type == "cpu" or self.debug
+
+    @property
+    def live(self) -> Tensor:
+        """`[N] bool`, the slots whose branches can step."""
+        return self.status == LIVE
+
+    @property
+    def columns(self) -> list[Tensor]:
+        """Every per-slot tensor but `status`."""
+        return [*(getattr(self, name) for name in self.COLUMNS), *self.state.values()]
+
+    def branches(self, rows: Tensor | None = None, *, with_key: bool = False) -> Branches:
+        """Views the branches in `rows` (all slots if None) as an environment's hooks do."""
+
+        def pick(column: Tensor) -> Tensor:
+            return column if rows is None else column[rows]
+
+        depth = pick(self.depth)
+        return Branches(
+            context_index=pick(self.context_index),
+            depth=depth,
+            state={name: pick(column) for name, column in self.state.items()},
+            key=fold(pick(self.key), depth.to(torch.int64)) if with_key else None,
+        )
+
+    def rows_of(self, mask: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Returns the slots in `mask` in order, `[M] int64`, and which entries are valid.
+
+        On the CPU `M` is their number and the second is None. On a GPU, where reading a number
+        would synchronise, `M` is `N` and invalid entries at the end are `NO_SLOT`.
+        """
+        if self.device.type == "cpu":
+            return mask.nonzero().squeeze(1), None
+        rows, _ = compact_indices(mask)
+        return rows, rows != NO_SLOT
+
+    def slot_rows(self, slots: Tensor | np.ndarray | Sequence[int], name: str) -> Tensor:
+        """Checks a list of slots and returns it as `[M] int64` on the frontier's device."""
+        rows = torch.as_tensor(slots, device=self.device)
+        if rows.numel() == 0:
+            return rows.to(torch.int64).flatten()
+        if rows.ndim != 1 or rows.dtype.is_floating_point or rows.dtype == torch.bool:
+            raise TypeError(
+                f"`{name}` is {rows.dtype} of shape {tuple(rows.shape)}; expected a list of slots, "
+                "integers of shape (M,)"
+            )
+        rows = rows.to(torch.int64)
+        if self.synchronous:
+            low, high = int(rows.min()), int(rows.max())
+            if low < 0 or high >= self.num_slots:
+                raise SlotError(
+                    f"`{name}` names slot {low if low < 0 else high}; expected slots "
+                    f"0 … {self.num_slots - 1}"
+                )
+        return rows
+
+    def slot_mask(self, which: Tensor | np.ndarray | Sequence[int] | Sequence[bool]) -> Tensor:
+        """Reads slots, or a `[N] bool` mask, as a mask on the frontier's device.
+
+        Slots named one by one must not be free; a mask may cover free slots.
+        """
+        given = torch.as_tensor(which, device=self.device)
+        if given.dtype == torch.bool:
+            if given.shape != (self.num_slots,):
+                raise ValueError(
+                    f"`mask` is bool of shape {tuple(given.shape)}; expected ({self.num_slots},), "
+                    "one entry for each slot"
+                )
+            return given
+        rows = self.slot_rows(given, "slots")
+        if self.synchronous and bool((self.status[rows] == FREE).any()):
+            free = rows[self.status[rows] == FREE].tolist()
+            raise SlotError(f"`slots` names {free[:8]}, which are free; expected live branches")
+        mask = torch.zeros(self.num_slots, dtype=torch.bool, device=self.device)
+        return mask.index_fill_(0, rows, True)
+
+    def check(self) -> None:
+        """Raises the error of an earlier CUDA operation that was a no-op; synchronises."""
+        if self.device.type == "cpu":
+            return
+        code, asked, free = self._fault.tolist()
+        self._fault.zero_()
+        if code == _FAULT_STATUS:
+            raise SlotError(
+                "an earlier `fork` named slots that hold no live branch; it changed nothing. Run "
+                "with debug=True to see which call"
+            )
+        if code == _FAULT_FULL:
+            raise self._full(asked, free)
+
+    def _full(self, asked: int, free: int) -> FrontierFullError:
+        return FrontierFullError(
+            f"`fork` asked for {asked} slots; {free} of {self.num_slots} are free. Prune "
+            "branches first or make the frontier larger; nothing was changed"
+        )
+
+    # Births -------------------------------------------------------------------------------
+
+    def start(
+        self,
+        seed: Tensor,
+        context_index: Tensor,
+        key: Tensor,
+        state: Mapping[str, Tensor],
+        shared: Mapping[str, Tensor] | None = None,
+        payloads: Sequence[object] | None = None,
+    ) -> None:
+        """Starts over: one LIVE branch per root in slots `0 … R - 1`, ids from 0.
+
+        Args:
+            seed: `[R] int64`.
+            context_index: `[R] int64`.
+            key: `[R] int64`, the branches' keys.
+            state: The `branch` fields, `[R, …]`.
+            shared: The `shared` fields, kept by reference.
+            payloads: One object per root, for branches without a contract.
+        """
+        self.lineage.clear()
+        self.next_id.zero_()
+        self.status.fill_(FREE)
+        self.seed.copy_(seed)
+        self.episode.fill_(-1)
+        self.first_id.zero_()
+        self.shared = dict(shared or {})
+        # Free slots hold valid values, so that a step may compute on all rows.
+        row = torch.arange(self.num_slots, device=self.device) % self.num_roots
+        for name, column in self.state.items():
+            column.copy_(state[name][row])
+        self.context_index.copy_(context_index[row])
+        roots = torch.arange(self.num_roots, device=self.device)
+        self.begin(roots, None, roots, context_index, key, state)
+        if payloads is not None:
+            self.payloads[:] = [*payloads, *[None] * (self.num_slots - self.num_roots)]
+
+    def begin(
+        self,
+        rows: Tensor,
+        valid: Tensor | None,
+        root: Tensor,
+        context_index: Tensor,
+        key: Tensor,
+        state: Mapping[str, Tensor],
+    ) -> None:
+        """Starts the next episode of each `root` in slots `rows`, `[M]` in ascending order."""
+        ids = self._new_ids(valid, rows.shape[0])
+        copy_rows(
+            [self.oldest_id, self.first_id, self.episode, self.solved],
+            torch.arange(rows.shape[0], device=self.device),
+            root if valid is None else torch.where(valid, root, NO_ROOT),
+            sources=[
+                self.first_id[root],
+                ids,
+                self.episode[root] + 1,
+                torch.zeros_like(root, dtype=torch.bool),
+            ],
+        )
+        last = self.lineage.append(
+            valid,
+            parent_entry=torch.full_like(ids, NO_ENTRY),
+            branch_id=ids,
+            root=root,
+        )
+        self._place(
+            rows,
+            {
+                "root": root,
+                "context_index": context_index,
+                "branch_id": ids,
+                "parent_id": torch.full_like(ids, NO_BRANCH),
+                "depth": torch.zeros_like(root, dtype=torch.int32),
+                "key": key,
+                "forks": torch.zeros_like(root, dtype=torch.int32),
+                "last_entry": last,
+                "verdict_score": torch.zeros_like(ids),
+            },
+            state,
+            LIVE,
+        )
+
+    def fork(
+        self,
+        parents: Tensor | np.ndarray | Sequence[int],
+        counts: int | Tensor | np.ndarray | Sequence[int] = 1,
+        rng: Rng = "split",
+    ) -> Tensor:
+        """Copies branches into free slots; no environment step.
+
+        The lowest free slots are taken in the order of `parents`, a parent's children adjacent;
+        the parent stays. A child copies its parent's row and has a new id. All or nothing.
+
+        Args:
+            parents: `[P]` slots with live branches; a slot may be named more than once.
+            counts: Children of each parent: an int, or `[P]` ints (synchronises on CUDA).
+            rng: `"split"`: each child has a future of its own. `"shared"`: its parent's.
+
+        Returns:
+            `[sum of counts] int64`, the children's slots.
+
+        Raises:
+            SlotError: If a parent is not live.
+            FrontierFullError: If there are too few free slots.
+            LineageFullError: If the lineage cannot take the births.
+            On CUDA without `debug` the first two are noted and raised at the next
+            synchronisation; the call itself changes nothing and returns `NO_SLOT`.
+        """
+        check_rng(rng)
+        rows = self._children(self.slot_rows(parents, "parents"), counts)
+        number = rows.shape[0]
+        if number == 0:
+            return rows
+        free, num_free = compact_indices(self.status == FREE)
+        if number > self.num_slots:
+            raise self._full(number, int(num_free))
+        slots = free[:number]
+        ok = self._admit(rows, slots, num_free)
+        self.make_room(number)
+        if ok is not None:
+            rows = torch.where(ok, rows, 0)
+            slots = torch.where(ok, slots, NO_SLOT)
+        valid = None if ok is None else ok.expand(number)
+        forks = self.forks[rows]
+        self.forks[rows] = forks + 1 if ok is None else forks + ok.to(torch.int32)
+        ids = self._new_ids(valid, number)
+        last = self.lineage.append(
+            valid, parent_entry=self.last_entry[rows], branch_id=ids, root=self.root[rows]
+        )
+        self._place(
+            slots,
+            {
+                "root": self.root[rows],
+                "context_index": self.context_index[rows],
+                "branch_id": ids,
+                "parent_id": self.branch_id[rows],
+                "depth": self.depth[rows],
+                "key": fork_key(self.key[rows], forks, _occurrence(rows), rng),
+                "forks": forks + 1 if rng == "shared" else torch.zeros_like(forks),
+                "last_entry": last,
+                "verdict_score": self.verdict_score[rows],
+            },
+            {name: column[rows] for name, column in self.state.items()},
+            LIVE,
+        )
+        if self.payloads:
+            for slot, row in zip(slots.tolist(), rows.tolist(), strict=True):
+                self.payloads[slot] = self.payloads[row]
+        return slots
+
+    def _children(
+        self, parents: Tensor, counts: int | Tensor | np.ndarray | Sequence[int]
+    ) -> Tensor:
+        if isinstance(counts, int | np.integer) and not isinstance(counts, bool):
+            if counts < 0:
+                raise ValueError(f"`counts` is {counts}; expected 0 or more children")
+            return parents if counts == 1 else parents.repeat_interleave(int(counts))
+        each = torch.as_tensor(counts, device=self.device)
+        if each.shape != parents.shape or each.dtype.is_floating_point or each.dtype == torch.bool:
+            raise ValueError(
+                f"`counts` is {each.dtype} of shape {tuple(each.shape)}; expected an int, or "
+                f"integers of shape {tuple(parents.shape)}, one for each parent"
+            )
+        if bool((each < 0).any()):
+            raise ValueError(f"`counts` holds {int(each.min())}; expected 0 or more children")
+        return parents.repeat_interleave(each)
+
+    def _admit(self, rows: Tensor, slots: Tensor, num_free: Tensor) -> Tensor | None:
+        """Checks a fork: raises, or on CUDA notes the fault and returns whether it goes ahead."""
+        number = rows.shape[0]
+        if self.synchronous:
+            live = self.status[rows] == LIVE
+            if not bool(live.all()):
+                wrong = rows[~live][0]
+                what = "finished" if int(self.status[wrong]) == DONE else "free"
+                raise SlotError(
+                    f"`parents` names slot {int(wrong)}, which is {what}; expected live branches. "
+                    "Nothing was changed"
+                )
+            if int(slots[-1]) == NO_SLOT:
+                raise self._full(number, int(num_free))
+            if self.device.type == "cpu":
+                return None
+        inside = (rows >= 0) & (rows < self.num_slots)
+        alive = (inside & (self.status[rows.clamp(0, self.num_slots - 1)] == LIVE)).all()
+        fits = num_free >= number
+        code = torch.where(alive, torch.where(fits, 0, _FAULT_FULL), _FAULT_STATUS)
+        fault = torch.stack([code, torch.full_like(num_free, number), num_free])
+        self._fault = torch.where(self._fault[0] == 0, fault, self._fault)
+        return alive & fits
+
+    # Endings ------------------------------------------------------------------------------
+
+    def prune(self, which: Tensor | np.ndarray | Sequence[int] | Sequence[bool]) -> Tensor:
+        """Stops branches and frees their slots; no data moves.
+
+        The lineage marks those that were live as pruned; their trajectories stay.
+
+        Args:
+            which: Slots, none of them free, or a `[N] bool` mask, in which free slots are
+                ignored.
+
+        Returns:
+            `[N] bool`, the slots that were freed.
+        """
+        mask = self.slot_mask(which) & (self.status != FREE)
+        self.mark_pruned(mask & self.live)
+        self.release(mask)
+        return mask
+
+    def mark_pruned(self, mask: Tensor) -> None:
+        """Writes the end of the live branches in `mask` into the lineage."""
+        if not self.lineage.recorded:
+            return
+        rows, valid = self.rows_of(mask)
+        self.make_room(rows.shape[0])
+        at = rows.clamp(min=0)
+        self.lineage.append(
+            valid,
+            parent_entry=self.last_entry[at],
+            branch_id=self.branch_id[at],
+            root=self.root[at],
+            flags=torch.full_like(rows, PRUNED, dtype=torch.uint8),
+        )
+
+    def release(self, mask: Tensor, status: int = FREE) -> None:
+        """Sets the status of the slots in `mask` to FREE, or DONE."""
+        self.status.masked_fill_(mask, status)
+        if self.payloads and status == FREE:
+            for slot in mask.nonzero().squeeze(1).tolist():
+                self.payloads[slot] = None
+
+    def compact(self, *, keep_done: bool = False) -> Tensor:
+        """Moves the live branches to the first slots, keeping their order.
+
+        Storage moves, identity does not: `branch_id` and the lineage are as before. With no live
+        branch every slot is free afterwards.
+
+        Args:
+            keep_done: Keep DONE branches too; otherwise their slots become free.
+
+        Returns:
+            `source: [N] int32`, the slot each branch came from, or `NO_SLOT`.
+
+        Cost: one read and one write of each kept row; shared fields are not touched; no host
+        synchronisation.
+        """
+        keep = self.status != FREE if keep_done else self.live
+        source, count = compact_indices(keep)
+        place = torch.arange(self.num_slots, device=self.device)
+        copy_rows([self.status, *self.columns], source, place)
+        self.status.masked_fill_(place >= count, FREE)
+        if self.payloads:
+            self.payloads[:] = [
+                self.payloads[slot] if slot != NO_SLOT else None for slot in source.tolist()
+            ]
+        return source.to(torch.int32)
+
+    def trajectories(self, branch_ids: Tensor | np.ndarray | Sequence[int]) -> Trajectories:
+        """Exports branches of the current and previous episodes of their roots.
+
+        Args:
+            branch_ids: `[B]` ids, of branches that live or have ended.
+
+        Raises:
+            ValueError: If no lineage is recorded, or an id is unknown or too old.
+        """
+        self.check()
+        if not self.lineage.recorded:
+            raise ValueError(
+                "no lineage is recorded; construct with `record_lineage=True` (or with "
+                "`num_roots < num_envs`, or a Frontier with `lineage_capacity`)"
+            )
+        ids = torch.as_tensor(branch_ids, device=self.device)
+        if ids.ndim != 1 or ids.dtype.is_floating_point or ids.dtype == torch.bool:
+            raise TypeError(
+                f"`branch_ids` is {ids.dtype} of shape {tuple(ids.shape)}; expected integers of "
+                "shape (B,)"
+            )
+        return trace(self.lineage, ids.to(torch.int64), self.oldest_id)
+
+    # What the runtime does with transitions -----------------------------------------------
+
+    def make_room(self, extra: int) -> None:
+        """Makes sure the lineage takes `extra` more entries; see `Lineage.room`."""
+        moved = self.lineage.room(extra, self.oldest_id)
+        if moved is not None:
+            held = self.last_entry.clamp(min=0, max=self.lineage.capacity - 1)
+            self.last_entry.copy_(torch.where(self.last_entry == NO_ENTRY, NO_ENTRY, moved[held]))
+
+    def advance(self, mask: Tensor, action: Tensor, step: Transition, flags: Tensor) -> None:
+        """Commits a transition of all slots for the branches in `mask`; other rows are untouched.
+
+        Args:
+            mask: `[N] bool`, live slots.
+            action: `[N, …]`.
+            step: The transition of all `N` slots.
+            flags: `[N] uint8`, the lineage's flags.
+        """
+        for name, column in self.state.items():
+            rows = mask if column.ndim == 1 else mask.view(-1, *[1] * (column.ndim - 1))
+            torch.where(rows, step.state[name], column, out=column)
+        self.depth += mask
+        if not self.lineage.recorded:
+            return
+        rows, valid = self.rows_of(mask)
+        whole = valid is None and rows.shape[0] == self.num_slots
+        at = rows.clamp(min=0)
+
+        def pick(values: Tensor) -> Tensor:
+            return values if whole else values[at]
+
+        entry = self.lineage.append(
+            valid,
+            parent_entry=pick(self.last_entry),
+            branch_id=pick(self.branch_id),
+            root=pick(self.root),
+            flags=pick(flags),
+            action=pick(action),
+            reward=pick(step.reward),
+            **{name: pick(step.log[name]) for name in self.lineage.log_names},
+        )
+        if whole:
+            self.last_entry.copy_(entry)
+        else:
+            copy_rows(
+                [self.last_entry],
+                torch.arange(entry.shape[0], device=self.device),
+                rows,
+                sources=[entry],
+            )
+
+    def replace(
+        self,
+        leaving: Tensor,
+        slots: Tensor,
+        parents: Tensor,
+        *,
+        key: Tensor,
+        state: Mapping[str, Tensor],
+        status: Tensor,
+        score: Tensor,
+        entry: Mapping[str, Tensor],
+        payloads: Sequence[object] = (),
+    ) -> None:
+        """Commits an expansion: frees `leaving` and writes `M` children with new ids.
+
+        Args:
+            leaving: `[N] bool`.
+            slots: `[M] int64`, free or leaving.
+            parents: `[M] int64`, the children's parents' slots.
+            key: `[M] int64`.
+            state: The children's `branch` fields, `[M, …]`.
+            status: `[M] int8`, LIVE or DONE.
+            score: `[M] int64`, kept as `verdict_score`.
+            entry: `flags`, `action`, `reward` and `log` fields for the lineage, `[M, …]`.
+            payloads: `M` objects, for branches without a contract.
+        """
+        root, parent_id = self.root[parents], self.branch_id[parents]
+        ids = self._new_ids(None, slots.shape[0])
+        last = self.lineage.append(
+            None, parent_entry=self.last_entry[parents], branch_id=ids, root=root, **entry
+        )
+        columns = {
+            "root": root,
+            "context_index": self.context_index[parents],
+            "branch_id": ids,
+            "parent_id": parent_id,
+            "depth": self.depth[parents] + 1,
+            "key": key,
+            "forks": torch.zeros_like(root, dtype=torch.int32),
+            "last_entry": last,
+            "verdict_score": score,
+        }
+        self.release(leaving)
+        self._place(slots, columns, state, status)
+        for slot, payload in zip(slots.tolist() if payloads else (), payloads, strict=True):
+            self.payloads[slot] = payload
+
+    def _new_ids(self, valid: Tensor | None, number: int) -> Tensor:
+        if valid is None:
+            ids = self.next_id + torch.arange(number, device=self.device)
+            self.next_id += number
+            return ids
+        ids = self.next_id + valid.cumsum(0) - 1
+        self.next_id += valid.sum()
+        return torch.where(valid, ids, NO_BRANCH)
+
+    def _place(
+        self,
+        slots: Tensor,
+        columns: Mapping[str, Tensor],
+        state: Mapping[str, Tensor],
+        status: int | Tensor,
+    ) -> None:
+        """Writes rows into `slots`, `[M]`; entries that are `NO_SLOT` are skipped."""
+        if isinstance(status, int):
+            status = torch.full_like(slots, status, dtype=torch.int8)
+        names = [*columns]
+        fields = [self.status, *(getattr(self, name) for name in names), *self.state.values()]
+        sources = [
+            status,
+            *(columns[name] for name in names),
+            *(state[name] for name in self.state),
+        ]
+        copy_rows(fields, torch.arange(slots.shape[0], device=self.device), slots, sources=sources)
+
+
+def _occurrence(rows: Tensor) -> Tensor:
+    """Returns for each entry how many equal entries stand before it, `[M] int64`."""
+    ordered, order = torch.sort(rows, stable=True)
+    before = torch.searchsorted(ordered, ordered)
+    rank = torch.arange(rows.shape[0], device=rows.device) - before
+    return torch.empty_like(rank).scatter_(0, order, rank)

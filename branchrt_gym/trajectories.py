@@ -1,0 +1,117 @@
+"""Trajectories: paths of the lineage as padded tensors with masks, ready for a trainer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from branchrt_gym.lineage import (
+    NO_ENTRY,
+    PRUNED,
+    SOLVED,
+    TERMINATED,
+    TRANSITION,
+    TRUNCATED,
+    Lineage,
+)
+
+__all__ = ["Trajectories", "trace"]
+
+
+@dataclass(frozen=True)
+class Trajectories:
+    """`B` paths from a root's first branch to a branch, padded to the longest, `T`.
+
+    Attributes:
+        branch_id: `[B] int64`, the branches asked for, in that order.
+        root: `[B] int64`.
+        length: `[B] int64`, transitions of each path.
+        action: `[B, T, …]`; zeros where `mask` is False.
+        reward: `[B, T]` in the contract's dtype; zeros where `mask` is False.
+        mask: `[B, T] bool`, True in the first `length` places.
+        terminated: `[B] bool`; False for a branch that is live.
+        truncated: `[B] bool`; True for a pruned branch too.
+        solved: `[B] bool`.
+        pruned: `[B] bool`.
+        log: The contract's `log` fields, each `[B, T, …]`.
+    """
+
+    branch_id: Tensor
+    root: Tensor
+    length: Tensor
+    action: Tensor
+    reward: Tensor
+    mask: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    solved: Tensor
+    pruned: Tensor
+    log: dict[str, Tensor]
+
+
+def trace(lineage: Lineage, branch_ids: Tensor, oldest: Tensor) -> Trajectories:
+    """Follows the links of `B` branches back to their roots.
+
+    Args:
+        lineage: The record.
+        branch_ids: `[B] int64`.
+        oldest: `[R] int64`, the first branch id of each root's previous episode.
+
+    Raises:
+        ValueError: For ids that were never given or whose episode has been reclaimed.
+
+    Cost: one scan of the lineage's ids, and one gather per transition of the longest path.
+    """
+    column = lineage.columns
+    last = lineage.last_entries(branch_ids)
+    found = last != NO_ENTRY
+    root = column["root"][last.clamp(min=0)].to(torch.int64) if lineage.used else last
+    known = found & (branch_ids >= oldest[torch.where(found, root, 0)])
+    if not bool(known.all()):
+        missing = branch_ids[~known].tolist()
+        raise ValueError(
+            f"no trajectory for branch id {missing[:8]}; expected branches of the current or "
+            "previous episode of a root"
+        )
+    path = []
+    entry = last
+    while bool((entry != NO_ENTRY).any()):
+        path.append(entry)
+        entry = torch.where(
+            entry == NO_ENTRY, NO_ENTRY, column["parent_entry"][entry.clamp(min=0)]
+        )
+    chain = torch.stack(path[::-1], dim=1) if path else last[:, None][:, :0]
+    taken = (chain != NO_ENTRY) & ((column["flags"][chain.clamp(min=0)] & TRANSITION) != 0)
+    length = taken.sum(1)
+    longest = int(length.max()) if length.numel() else 0
+    # Transitions to the front, order kept; births and prunes fall behind the mask.
+    order = torch.argsort((~taken).to(torch.uint8), dim=1, stable=True)[:, :longest]
+    chain = torch.gather(chain, 1, order).clamp(min=0)
+    mask = torch.arange(longest, device=length.device) < length[:, None]
+
+    def read(name: str) -> Tensor:
+        values = column[name][chain]
+        return torch.where(
+            mask.view(*mask.shape, *[1] * (values.ndim - 2)), values, torch.zeros_like(values)
+        )
+
+    flags = column["flags"][last]
+
+    def flag(bits: int) -> Tensor:
+        return (flags & bits) != 0
+
+    return Trajectories(
+        branch_id=branch_ids,
+        root=root,
+        length=length,
+        action=read("action"),
+        reward=read("reward"),
+        mask=mask,
+        terminated=flag(TERMINATED),
+        truncated=flag(TRUNCATED | PRUNED),
+        solved=flag(SOLVED),
+        pruned=flag(PRUNED),
+        log={name: read(name) for name in lineage.log_names},
+    )

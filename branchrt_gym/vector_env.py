@@ -1,0 +1,527 @@
+"""`BranchingVectorEnv`: a Gymnasium vector environment whose population can fork and prune."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+from torch import Tensor
+
+from branchrt_gym.autoreset import lowest_of_roots, restart, settle
+from branchrt_gym.branch_step import Policy, Verifier, branch_step
+from branchrt_gym.checked import CheckedEnv
+from branchrt_gym.contract import BranchEnv
+from branchrt_gym.errors import ClosedError, NotResetError, OptionsError, SlotError
+from branchrt_gym.frontier import DONE, FREE, LIVE, NO_ROOT, Frontier, check_device
+from branchrt_gym.lineage import SOLVED, TERMINATED, TRANSITION, TRUNCATED
+from branchrt_gym.saving import Snapshot
+from branchrt_gym.seeding import Rng, check_seeds, context_key, draw_context, episode_key
+from branchrt_gym.structure import (
+    action_bounds,
+    action_layout,
+    map_leaves,
+    rest_action,
+    rest_observation,
+)
+from branchrt_gym.trajectories import Trajectories
+
+__all__ = ["BranchingVectorEnv"]
+
+Slots = Tensor | np.ndarray | Sequence[int]
+MAX_CONTEXTS = 64  # contexts made by default: many roots may index one
+
+
+class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """`num_envs` slots over `num_roots` roots over `num_contexts` contexts.
+
+    With the defaults (one root per slot, no forks) this is an ordinary Gymnasium vector
+    environment. `num_roots < num_envs` leaves free slots to `fork` into. A slot that is not live
+    steps as: a constant observation, reward 0, no flags, state untouched; its action is not
+    looked at, and `info["live"]` (the mask after the step) says so.
+
+    Autoreset restarts roots, not branches: a branch that ends while its root lives on frees its
+    slot; when a root's last live branch ends, the root is replaced by its next episode, with a
+    context drawn by the episode's key, in the lowest slot among those that ended last. In
+    `DISABLED` mode ended branches stay readable until pruned, compacted away or reset by mask.
+
+    `reset(seed=…)` makes the contexts and starts every root at episode 0, root `r` in context
+    `r % num_contexts`. `reset()` keeps the contexts and starts each root's next episode.
+    `reset(options={"reset_mask": mask})` restarts the roots of the masked slots, each in its
+    lowest masked slot; it is an error if that would end a live branch outside the mask.
+
+    Gymnasium's vector wrappers do not forward `fork`: call `envs.unwrapped.fork`.
+
+    Args:
+        env: The rules.
+        num_envs: `N`, slots.
+        num_roots: `R`; None for one per slot.
+        num_contexts: `C`; None for `min(R, 64)`.
+        autoreset_mode: When an ended root starts again: one of Gymnasium's three modes.
+        output: `"numpy"` arrays in and out, rewards float64; `"torch"` tensors on `device`,
+            rewards in the environment's own dtype, in buffers that a later step may reuse.
+        copy: With `output="torch"`: return tensors that no later step writes to.
+        device: Where the population lives.
+        record_lineage: Keep trajectories; None for `num_roots < num_envs`.
+        lineage_capacity: Entries of the lineage; None for 256 per slot, at most 2**24.
+        max_episode_steps: Truncate branches at this depth.
+        render_mode: One of the environment's `metadata["render_modes"]`.
+        debug: Check every hook's output and every write into shared fields, and raise CUDA
+            errors at once.
+    """
+
+    def __init__(
+        self,
+        env: BranchEnv,
+        num_envs: int = 1,
+        *,
+        num_roots: int | None = None,
+        num_contexts: int | None = None,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        output: Literal["numpy", "torch"] = "numpy",
+        copy: bool = True,
+        device: str | torch.device = "cpu",
+        record_lineage: bool | None = None,
+        lineage_capacity: int | None = None,
+        max_episode_steps: int | None = None,
+        render_mode: str | None = None,
+        debug: bool = False,
+    ) -> None:
+        """Allocates the population; see the class for the arguments."""
+        if num_envs < 1:
+            raise ValueError(f"`num_envs` is {num_envs}; expected 1 or more slots")
+        roots = num_envs if num_roots is None else num_roots
+        if not 1 <= roots <= num_envs:
+            raise ValueError(f"`num_roots` is {roots}; expected 1 … {num_envs}, the slots")
+        contexts = min(roots, MAX_CONTEXTS) if num_contexts is None else num_contexts
+        if not 1 <= contexts <= roots:
+            raise ValueError(f"`num_contexts` is {contexts}; expected 1 … {roots}, the roots")
+        if output not in ("numpy", "torch"):
+            raise ValueError(f'`output` is {output!r}; expected "numpy" or "torch"')
+        modes = env.metadata.get("render_modes", [])
+        if render_mode is not None and render_mode not in modes:
+            raise ValueError(f"`render_mode` is {render_mode!r}; expected None or one of {modes}")
+        if max_episode_steps is not None and max_episode_steps < 1:
+            raise ValueError(f"`max_episode_steps` is {max_episode_steps}; expected 1 or more")
+        record = roots < num_envs if record_lineage is None else record_lineage
+        if lineage_capacity is None:
+            lineage_capacity = max(min(256 * num_envs, 1 << 24), 4 * num_envs)
+        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        self.env = CheckedEnv(env, debug=debug)
+        self.num_envs = num_envs
+        self.num_roots = roots
+        self.num_contexts = contexts
+        self.output = output
+        self.copy = copy
+        self.device = check_device(device)
+        self.max_episode_steps = max_episode_steps
+        self.render_mode = render_mode
+        self.metadata = {**env.metadata, "autoreset_mode": self.autoreset_mode}
+        self.single_observation_space = env.single_observation_space
+        self.single_action_space = env.single_action_space
+        self.observation_space = batch_space(env.single_observation_space, num_envs)
+        self.action_space = batch_space(env.single_action_space, num_envs)
+        shape, dtype = action_layout(env.single_action_space)
+        self.frontier = Frontier(
+            num_envs,
+            roots,
+            env.contract,
+            action_shape=shape,
+            action_dtype=dtype,
+            reward_dtype=env.reward_dtype,
+            lineage_capacity=lineage_capacity if record else 0,
+            device=self.device,
+            debug=debug,
+        )
+        self._ready = False
+        self._rest = map_leaves(self._tensor, rest_observation(env.single_observation_space))
+        self._rest_action = self._tensor(rest_action(env.single_action_space))
+        self._bounds = action_bounds(env.single_action_space, self.device)
+
+    # Gymnasium's interface ----------------------------------------------------------------
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> tuple[Any, dict[str, Any]]:
+        """Starts roots; see the class.
+
+        Args:
+            seed: An int `s`, for `s, s + 1, …`, or one int per root.
+            options: `{"reset_mask": [N] bool}`, or None; never changed.
+
+        Returns:
+            Observations of all slots, and the infos.
+
+        Raises:
+            OptionsError: For unknown options or a mask that cannot be.
+            ValueError: For negative seeds or a wrong number of them.
+        """
+        if self.closed:
+            raise ClosedError("`reset` after `close`; make a new environment")
+        options = {} if options is None else options
+        unknown = sorted(set(options) - {"reset_mask"})
+        if unknown:
+            raise OptionsError(f"`options` has {unknown}; expected nothing but `reset_mask`")
+        seeds = None if seed is None else check_seeds(seed, self.num_roots).to(self.device)
+        if "reset_mask" in options:
+            self._reset_masked(self._reset_mask(options["reset_mask"]), seeds)
+        elif seeds is None and self._ready:
+            self._reset_all()
+        else:
+            super().reset(seed=seed if isinstance(seed, int) else None)
+            if seeds is None:
+                first = int(self.np_random.integers(2**62))
+                seeds = check_seeds(first, self.num_roots).to(self.device)
+            self._reset_seeded(seeds)
+        self._ready = True
+        return self._give(self._observe(self.frontier.status != FREE)), self._info()
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Steps every live branch; restarts ended roots as the autoreset mode says.
+
+        Args:
+            actions: `[N, …]`, one per slot; those of slots that are not live are ignored.
+
+        Returns:
+            Observations, rewards, terminated, truncated, and infos: `live` (after the step),
+            `solved`, and in SAME_STEP `final_obs` and `final_info`.
+        """
+        self._require_reset("step")
+        frontier, env = self.frontier, self.env
+        live = frontier.live
+        action = self._actions(actions, live)
+        frontier.make_room(2 * self.num_envs)
+        disabled = self.autoreset_mode == AutoresetMode.DISABLED
+        waiting = torch.zeros_like(live) if disabled else frontier.status == DONE
+
+        step = env.transition(frontier.shared, frontier.branches(with_key=env.uses_key), action)
+        terminated = step.terminated & live
+        truncated = step.truncated & live
+        if self.max_episode_steps is not None:
+            truncated |= live & (frontier.depth >= self.max_episode_steps - 1)
+        solved = step.solved & live
+        reward = torch.where(live, step.reward, 0)
+        flags = live * TRANSITION + terminated * TERMINATED + truncated * TRUNCATED
+        frontier.advance(live, action, step, (flags + solved * SOLVED).to(torch.uint8))
+
+        ended = terminated | truncated
+        info: dict[str, Any] = {}
+        visible, carried = live | waiting, live
+        if self._happens(ended):
+            if disabled:
+                frontier.release(ended, DONE)
+            else:
+                reserved = settle(frontier, ended)
+                if self.autoreset_mode == AutoresetMode.SAME_STEP:
+                    info = self._final(reserved, solved, live)
+                    waiting = waiting | reserved
+                    carried = live & ~reserved
+        if self._happens(waiting):
+            restart(frontier, env, waiting, self.num_contexts)
+        info = {**self._info(solved & carried, carried), **info}
+        observation = self._give(self._observe(visible))
+        return (
+            observation,
+            self._give(reward.to(torch.float64) if self.output == "numpy" else reward),
+            self._give(terminated),
+            self._give(truncated),
+            info,
+        )
+
+    def render(self) -> tuple[Any, ...] | None:
+        """Draws every slot: a tuple of `N` frames (`rgb_array`) or texts (`ansi`)."""
+        self._require_reset("render")
+        if self.render_mode is None:
+            return None
+        frontier = self.frontier
+        shared = {name: field.cpu().numpy() for name, field in frontier.shared.items()}
+        per_context = {
+            name for name, field in frontier.contract.of("shared").items() if field.per_context
+        }
+        state = {name: column.cpu().numpy() for name, column in frontier.state.items()}
+        state["depth"] = frontier.depth.cpu().numpy()
+        context = frontier.context_index.tolist()
+        return tuple(
+            self.env.render(
+                {n: v[context[slot]] if n in per_context else v for n, v in shared.items()},
+                {name: column[slot] for name, column in state.items()},
+                self.render_mode,
+            )
+            for slot in range(self.num_envs)
+        )
+
+    # Branching ----------------------------------------------------------------------------
+
+    def fork(self, parents: Slots, counts: int | Slots = 1, rng: Rng = "split") -> Any:
+        """Copies live branches into free slots and returns the children's; `Frontier.fork`.
+
+        A child's observation is its parent's until it steps.
+        """
+        self._require_reset("fork")
+        return self._give(self.frontier.fork(parents, counts, rng))
+
+    def prune(self, which: Slots | Sequence[bool]) -> None:
+        """Stops branches and frees their slots; `Frontier.prune`.
+
+        Outside DISABLED mode a root whose last live branch is pruned restarts at the next step,
+        in the lowest of the pruned slots.
+
+        Args:
+            which: Slots of live branches, or a `[N] bool` mask, in which other slots are ignored.
+                In DISABLED mode, ended branches are pruned too.
+        """
+        self._require_reset("prune")
+        frontier = self.frontier
+        if self.autoreset_mode == AutoresetMode.DISABLED:
+            frontier.prune(which)
+            return
+        mask = frontier.slot_mask(which)
+        named = torch.as_tensor(which).dtype != torch.bool
+        if named and frontier.synchronous and bool((mask & (frontier.status == DONE)).any()):
+            slot = int((mask & (frontier.status == DONE)).nonzero()[0])
+            raise SlotError(
+                f"`slots` names slot {slot}, which waits for its root to restart at the next "
+                "step; expected live branches"
+            )
+        mask = mask & frontier.live
+        frontier.mark_pruned(mask)
+        settle(frontier, mask)
+
+    def compact(self) -> Any:
+        """Moves the live branches to the first slots, in order; `Frontier.compact`.
+
+        Outside DISABLED mode, slots reserved for a root's restart move along.
+
+        Returns:
+            `[N] int32`, the slot each branch came from, or `NO_SLOT`; so
+            `observations[source]` are the new observations where a branch is.
+        """
+        self._require_reset("compact")
+        keep_done = self.autoreset_mode != AutoresetMode.DISABLED
+        return self._give(self.frontier.compact(keep_done=keep_done))
+
+    def branch_step(
+        self, verifier_fn: Verifier | None = None, policy: Policy | None = None, rng: Rng = "split"
+    ) -> tuple[Frontier, Tensor, Tensor]:
+        """Expands every live branch by every action; see `branchrt_gym.branch_step`.
+
+        Children that end, and roots that end with them, are treated as in `step`: slots are
+        freed, roots restart as the autoreset mode says. Slots do not move.
+
+        Returns:
+            The frontier, and rewards and done of all children, in order.
+        """
+        self._require_reset("branch_step")
+        frontier, env = self.frontier, self.env
+        disabled = self.autoreset_mode == AutoresetMode.DISABLED
+        waiting = torch.zeros_like(frontier.live) if disabled else frontier.status == DONE
+        held = frontier.status == DONE
+        result = branch_step(
+            frontier,
+            env,
+            verifier_fn,
+            policy,
+            rng=rng,
+            max_depth=self.max_episode_steps,
+            compete_done=disabled,
+        )
+        if not disabled:
+            reserved = settle(frontier, (frontier.status == DONE) & ~held)
+            if self.autoreset_mode == AutoresetMode.SAME_STEP:
+                waiting = waiting | reserved
+            if self._happens(waiting):
+                frontier.make_room(self.num_envs)
+                restart(frontier, env, waiting, self.num_contexts)
+        return result
+
+    @property
+    def live(self) -> Any:
+        """`[N] bool`, the slots whose branches can step."""
+        self.frontier.check()
+        return self._give(self.frontier.live)
+
+    @property
+    def roots(self) -> Any:
+        """`[N] int64`, each slot's root; `NO_ROOT` in a free slot."""
+        free = self.frontier.status == FREE
+        return self._give(torch.where(free, NO_ROOT, self.frontier.root))
+
+    def observe(self) -> Any:
+        """Returns the observations of all slots as they stand, without a step."""
+        self._require_reset("observe")
+        return self._give(self._observe(self.frontier.status != FREE))
+
+    def trajectories(self, branch_ids: Slots) -> Trajectories:
+        """Exports branches by id; see `Frontier.trajectories`."""
+        self._require_reset("trajectories")
+        return self.frontier.trajectories(branch_ids)
+
+    def snapshot(self) -> Snapshot:
+        """Takes the whole population, random keys and lineage; shared fields by reference."""
+        self._require_reset("snapshot")
+        return Snapshot.take(self.frontier)
+
+    def restore(self, snapshot: Snapshot) -> Any:
+        """Puts a snapshot back and returns the observations, without a step.
+
+        Raises:
+            SaveFormatError: If it was taken of another contract or population size.
+        """
+        if self.closed:
+            raise ClosedError("`restore` after `close`; make a new environment")
+        snapshot.put(self.frontier)
+        self._ready = True
+        return self.observe()
+
+    # Details ------------------------------------------------------------------------------
+
+    def _require_reset(self, call: str) -> None:
+        if self.closed:
+            raise ClosedError(f"`{call}` after `close`; make a new environment")
+        if not self._ready:
+            raise NotResetError(f"`{call}` before the first reset; call `reset` once first")
+
+    def _tensor(self, value: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.array(value)).to(self.device)
+
+    def _happens(self, mask: Tensor) -> bool:
+        """Whether any entry holds; on a GPU True, since looking would synchronise."""
+        return self.device.type != "cpu" or bool(mask.any())
+
+    def _give(self, tree: Any) -> Any:
+        if self.output == "torch":
+            return tree
+        return map_leaves(lambda leaf: leaf.cpu().numpy(), tree)
+
+    def _info(self, solved: Tensor | None = None, carried: Tensor | None = None) -> dict[str, Any]:
+        live = self.frontier.live
+        info = {"live": live, "_live": torch.ones_like(live)}
+        if solved is not None:
+            info |= {"solved": solved, "_solved": carried}
+        return {name: self._give(values) for name, values in info.items()}
+
+    def _final(self, reserved: Tensor, solved: Tensor, live: Tensor) -> dict[str, Any]:
+        """The last observations and infos of the slots that restart in this step."""
+        observation = self._observe(live)
+        info = {"solved": self._give(solved & reserved), "_solved": self._give(reserved)}
+        if self.output == "numpy":
+            rows = np.full(self.num_envs, None, dtype=object)
+            given = self._give(observation)
+            for slot in reserved.nonzero().squeeze(1).tolist():
+                rows[slot] = map_leaves(lambda leaf, row=slot: leaf[row], given)
+            observation = rows
+            if not bool(reserved.any()):
+                return {}
+        mask = self._give(reserved)
+        return {
+            "final_obs": observation,
+            "_final_obs": mask,
+            "final_info": info,
+            "_final_info": mask,
+        }
+
+    def _observe(self, visible: Tensor) -> Any:
+        frontier = self.frontier
+        seen = self.env.observation(frontier.shared, frontier.branches())
+
+        def leaf(values: Tensor, rest: Tensor) -> Tensor:
+            return torch.where(visible.view(-1, *[1] * (values.ndim - 1)), values, rest)
+
+        return map_leaves(leaf, seen, self._rest)
+
+    def _actions(self, actions: Any, live: Tensor) -> Tensor:
+        given = torch.as_tensor(actions, device=self.device)
+        rest = self._rest_action
+        shape = (self.num_envs, *rest.shape)
+        whole = not rest.dtype.is_floating_point
+        fits = given.shape == shape and (
+            not whole or not (given.dtype.is_floating_point or given.dtype == torch.bool)
+        )
+        if not fits:
+            raise ValueError(
+                f"`actions` is {given.dtype} of shape {tuple(given.shape)}; expected "
+                f"{'integers' if whole else 'numbers'} of shape {shape}, one action per slot"
+            )
+        rows = live.view(-1, *[1] * rest.ndim)
+        action = torch.where(rows, given.to(rest.dtype), rest)
+        if self._bounds is None:
+            return action
+        low, high = self._bounds
+        inside = action.clamp(low, high)
+        if self.frontier.synchronous and not torch.equal(inside, action):
+            slot = int((inside != action).nonzero()[0, 0])
+            raise ValueError(
+                f"`actions` has {given[slot].tolist()} for slot {slot}; expected "
+                f"{low.tolist()} … {high.tolist()}"
+            )
+        return inside
+
+    def _reset_seeded(self, seeds: Tensor) -> None:
+        root = torch.arange(self.num_roots, device=self.device)
+        context_index = root % self.num_contexts
+        key = episode_key(seeds, torch.zeros_like(root))
+        shared = self.env.initial_shared(context_key(seeds[: self.num_contexts]))
+        state = self.env.initial(shared, context_index, key)
+        self.frontier.start(seeds, context_index, key, state, shared)
+
+    def _reset_all(self) -> None:
+        frontier = self.frontier
+        frontier.make_room(2 * self.num_envs)
+        frontier.mark_pruned(frontier.live)
+        frontier.release(torch.ones_like(frontier.live))
+        root = torch.arange(self.num_roots, device=self.device)
+        key = episode_key(frontier.seed, frontier.episode + 1)
+        context_index = draw_context(key, self.num_contexts)
+        state = self.env.initial(frontier.shared, context_index, key)
+        frontier.begin(root, None, root, context_index, key, state)
+
+    def _reset_mask(self, mask: Any) -> Tensor:
+        self._require_reset("reset with a reset_mask")
+        right = (
+            isinstance(mask, np.ndarray | Tensor)
+            and mask.shape == (self.num_envs,)
+            and mask.dtype in (np.bool_, torch.bool)
+        )
+        if not right:
+            raise OptionsError(
+                f"`reset_mask` is {type(mask).__name__} of {getattr(mask, 'dtype', 'no dtype')} "
+                f"and shape {tuple(getattr(mask, 'shape', ()))}; expected a bool array of shape "
+                f"({self.num_envs},)"
+            )
+        given = torch.as_tensor(mask, device=self.device)
+        if not bool(given.any()):
+            raise OptionsError("`reset_mask` has no True entry; expected at least one")
+        return given
+
+    def _reset_masked(self, mask: Tensor, seeds: Tensor | None) -> None:
+        frontier = self.frontier
+        members = mask & (frontier.status != FREE)
+        reached = torch.zeros(self.num_roots + 1, dtype=torch.bool, device=self.device)
+        reached.index_fill_(0, torch.where(members, frontier.root, self.num_roots), True)
+        reached = reached[: self.num_roots]
+        theirs = reached[frontier.root] & (frontier.status != FREE)
+        stranded = theirs & ~mask & (frontier.status == LIVE)
+        if bool(stranded.any()):
+            slot = int(stranded.nonzero()[0])
+            raise OptionsError(
+                f"`reset_mask` restarts root {int(frontier.root[slot])}, whose branch in slot "
+                f"{slot} is live and outside the mask; mask all live branches of a root, or prune "
+                "the others first"
+            )
+        if not bool(members.any()):
+            return
+        frontier.make_room(2 * self.num_envs)
+        first = lowest_of_roots(frontier, members)
+        frontier.mark_pruned(theirs & frontier.live)
+        frontier.release(theirs)
+        if seeds is not None:
+            frontier.seed.copy_(torch.where(reached, seeds, frontier.seed))
+            frontier.episode.masked_fill_(reached, -1)
+        restart(frontier, self.env, first, self.num_contexts)

@@ -1,0 +1,105 @@
+"""The matrix covers what it says; the certificate comes back as it was written."""
+
+import itertools
+import json
+
+import pytest
+from lucky_counter import registration
+
+from branchrt_gym.certify import Certificate, Difference, RowResult, rows
+from branchrt_gym.certify.matrix import POPULATION, SEARCH, Row, pairwise
+from branchrt_gym.registry import registrations
+
+
+def pairs(values):
+    return {tuple(sorted(pair, key=str)) for pair in itertools.combinations(values.items(), 2)}
+
+
+def all_pairs(dimensions):
+    return {
+        tuple(sorted(((one, i), (other, j)), key=str))
+        for one, other in itertools.combinations(dimensions, 2)
+        for i in dimensions[one]
+        for j in dimensions[other]
+    }
+
+
+def test_pairwise_covers_all_pairs_with_few_rows():
+    dimensions = {
+        name: tuple(range(int(size))) for name, size in ("a2", "b3", "c5", "d4", "e1", "f5")
+    }
+    covered = pairwise(dimensions, seed=0)
+    assert set().union(*map(pairs, covered)) == all_pairs(dimensions)
+    assert 25 <= len(covered) <= 40
+
+
+@pytest.mark.parametrize(
+    "known", [registration(), registrations()["branchrt/DeepTree-v0"]], ids=lambda known: known.id
+)
+@pytest.mark.parametrize(("kind", "dimensions"), [("population", POPULATION), ("search", SEARCH)])
+def test_quick_covers_all_pairs_of_settings_and_parameters(known, kind, dimensions):
+    quick = rows(known)
+    assert len(quick) >= 100
+    assert [row.number for row in quick] == list(range(len(quick)))
+    chosen = [{**row.settings, **row.parameters} for row in quick if row.kind == kind]
+    assert set().union(*map(pairs, chosen)) == all_pairs({**dimensions, **known.matrix})
+    assert quick == rows(known)
+
+
+def test_deep_tree_is_certified_at_full_width_too():
+    wide = [
+        row for row in rows(registrations()["branchrt/DeepTree-v0"])
+        if row.parameters["width"] == 262_144
+    ]  # fmt: skip
+    assert len(wide) >= 3
+    assert {row.kind for row in wide} == {"population", "search"}
+
+
+def test_an_unknown_matrix_says_which_there_are():
+    with pytest.raises(ValueError, match=r"`matrix` is 'full'; expected one of: 'quick'"):
+        rows(registration(), "full")
+
+
+def test_a_row_counts_its_slots_and_contexts():
+    settings = {"roots": 5, "spare": 3, "sharing": "pairs"}
+    row = Row(0, "population", {}, settings)
+    assert (row.num_roots, row.num_envs, row.num_contexts) == (5, 20, 3)
+
+
+def certificate(difference=None):
+    row = Row(0, "population", {"width": 3}, {"seed": 2**62, "max_episode_steps": None})
+    result = RowResult(row, 12, int(difference is not None), 0.25, difference)
+    return Certificate("test/X-v0", ("ab", "cd"), "quick", (result,), {"triton": None}, "cpu")
+
+
+def test_certificate_round_trip(tmp_path):
+    difference = Difference("reward", "1", "2", root=3, branch_id=4, slot=5, operation=6, step=7)
+    for one in (certificate(), certificate(difference)):
+        path = tmp_path / "evidence" / "certificate.json"
+        one.save(path)
+        assert Certificate.load(path) == one
+        assert [file.name for file in path.parent.iterdir()] == ["certificate.json"]
+        record = json.loads(path.read_text())
+        assert record["ok"] is one.ok
+        assert record["totals"]["comparisons"] == 12
+        assert record["tiers"] == ["eager"]
+    assert certificate().ok
+    assert not certificate(difference).ok
+    assert certificate(difference).first_difference == difference
+
+
+def test_nothing_compared_is_not_ok():
+    assert not Certificate("test/X-v0", (), "quick", (), {}, "cpu").ok
+
+
+def test_a_foreign_certificate_is_refused():
+    with pytest.raises(ValueError, match="format None; expected 1"):
+        Certificate.from_json("{}")
+
+
+def test_the_message_of_a_difference_says_where():
+    difference = Difference("reward", "1", "2", 3, 4, 5, 6, "Step", 7)
+    assert difference.message == (
+        "`reward` at root 3, branch 4, slot 5, step 7, operation 6 (Step): expected 1, got 2"
+    )
+    assert "no branch" in Difference("error", "none", "ValueError: x").message

@@ -1,0 +1,34 @@
+import pytest
+import torch
+
+LAUNCHERS = {
+    "keys_triton": ("mix64", "mix32", "bounded", "fold", "fold_constant"),
+    "rows_triton": ("copy_rows",),
+    "compact_triton": ("compact_indices",),
+    "select_triton": ("top_k_per_root",),
+}
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """Lists the Triton launchers in the order they ran; they find fresh memory poisoned."""
+    kernels = pytest.importorskip("triton") and __import__("branchrt_gym.kernels").kernels
+    names = []
+
+    def spy(module, name):
+        launcher = getattr(module, name)
+
+        def listed(*arguments):
+            names.append(name)
+            return launcher(*arguments)
+
+        monkeypatch.setattr(module, name, listed)
+
+    for module in LAUNCHERS:
+        __import__(f"branchrt_gym.kernels.{module}")
+        for name in LAUNCHERS[module]:
+            spy(getattr(kernels, module), name)
+    torch.use_deterministic_algorithms(True, warn_only=True)  # fills what torch.empty returns
+    assert torch.empty(1, dtype=torch.int64).item() == 2**63 - 1
+    yield names
+    torch.use_deterministic_algorithms(False)
