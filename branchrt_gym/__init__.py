@@ -18,13 +18,14 @@ from branchrt_gym.contract import (
 )
 from branchrt_gym.envs.deep_tree import DeepTree
 from branchrt_gym.envs.deep_tree_oracle import DeepTreeOracle
-from branchrt_gym.frontier import DONE, FREE, LIVE, NO_BRANCH, NO_ROOT, NO_SLOT, Frontier
+from branchrt_gym.frontier import Frontier
 from branchrt_gym.oracle import Oracle
 from branchrt_gym.policies import Beam
 from branchrt_gym.registry import register, registrations
 from branchrt_gym.roots import Roots, make_roots
 from branchrt_gym.saving import Snapshot, load, save
 from branchrt_gym.search import SearchResult, search
+from branchrt_gym.slots import DONE, FREE, LIVE, NO_BRANCH, NO_ROOT, NO_SLOT
 from branchrt_gym.trajectories import Trajectories
 from branchrt_gym.vector_env import BranchingVectorEnv
 

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from branchrt_gym.contract import BranchEnv
-from branchrt_gym.frontier import DONE, FREE, LIVE, Frontier
+from branchrt_gym.frontier import Frontier
 from branchrt_gym.seeding import draw_context, episode_key
+from branchrt_gym.slots import DONE, FREE, LIVE
 
 __all__ = ["lowest_of_roots", "restart", "settle"]
 

@@ -15,14 +15,14 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from branchrt_gym.checked import CheckedEnv
-from branchrt_gym.contract import BranchEnv, Branches
+from branchrt_gym.contract import BranchEnv
 from branchrt_gym.errors import FrontierFullError
-from branchrt_gym.frontier import DONE, FREE, LIVE, Frontier
+from branchrt_gym.frontier import Frontier
 from branchrt_gym.kernels import fold
 from branchrt_gym.lineage import SOLVED, TERMINATED, TRANSITION, TRUNCATED
 from branchrt_gym.policies import Policy
 from branchrt_gym.seeding import Rng, check_rng, fork_key
+from branchrt_gym.slots import DONE, FREE, LIVE
 
 __all__ = [
     "Batch",
@@ -119,7 +119,7 @@ class _Children:
     payloads: Sequence[object]
 
 
-def num_actions(env: BranchEnv | CheckedEnv) -> int:
+def num_actions(env: BranchEnv) -> int:
     """Returns how many actions an environment has, if it has a finite number."""
     space = env.single_action_space
     if not isinstance(space, spaces.Discrete):
@@ -130,9 +130,15 @@ def num_actions(env: BranchEnv | CheckedEnv) -> int:
     return int(space.n)
 
 
+def first_action(env: BranchEnv) -> int:
+    """Returns the lowest action of an environment with Discrete actions."""
+    space = env.single_action_space
+    return int(space.start) if isinstance(space, spaces.Discrete) else 0
+
+
 def branch_step(
     frontier: Frontier,
-    env_fn: BranchEnv | CheckedEnv | EnvFn,
+    env_fn: BranchEnv | EnvFn,
     verifier_fn: Verifier | None = None,
     policy: Policy | None = None,
     *,
@@ -168,7 +174,7 @@ def branch_step(
     check_rng(rng)
     frontier.check()
     parents = frontier.live.nonzero().squeeze(1)
-    if isinstance(env_fn, BranchEnv | CheckedEnv):
+    if isinstance(env_fn, BranchEnv):
         children = _expand(frontier, env_fn, parents, rng)
     else:
         children = _call(frontier, env_fn, parents, rng)
@@ -205,6 +211,7 @@ def branch_step(
         room[: kept.shape[0]],
         rows[kept],
         key=children.key[kept],
+        forks=frontier.forks[rows[kept]] + 1 if rng == "shared" else None,
         state={name: values[kept] for name, values in children.state.items()},
         status=torch.where((done | passed)[kept], DONE, LIVE).to(torch.int8),
         score=score[kept],
@@ -219,15 +226,13 @@ def branch_step(
     return frontier, children.reward, done
 
 
-def _expand(
-    frontier: Frontier, env: BranchEnv | CheckedEnv, parents: Tensor, rng: Rng
-) -> _Children:
+def _expand(frontier: Frontier, env: BranchEnv, parents: Tensor, rng: Rng) -> _Children:
     """Takes every action of an environment in every parent."""
     count = num_actions(env)
     rows = parents.repeat_interleave(count)
     child = torch.arange(count, device=rows.device).repeat(parents.shape[0])
     key = fork_key(frontier.key[rows], frontier.forks[rows], child, rng)
-    action = child + int(env.single_action_space.start)
+    action = child + first_action(env)
     seen = frontier.branches(rows)
     if env.uses_key:
         seen = seen._replace(key=fold(key, seen.depth.to(torch.int64)))
@@ -299,7 +304,7 @@ def _batch(frontier: Frontier, rows: Tensor, payloads: Sequence[object], **more:
 
 def _verdicts(
     frontier: Frontier,
-    env_fn: BranchEnv | CheckedEnv | EnvFn,
+    env_fn: BranchEnv | EnvFn,
     verifier_fn: Verifier | None,
     children: _Children,
     root: Tensor,
@@ -308,7 +313,7 @@ def _verdicts(
 ) -> tuple[Tensor, Tensor]:
     number = root.shape[0]
     if verifier_fn is None:
-        if not isinstance(env_fn, BranchEnv | CheckedEnv) or children.solved is None:
+        if not isinstance(env_fn, BranchEnv) or children.solved is None:
             raise ValueError("`verifier_fn` is None; a callable `env_fn` needs a verifier")
         score = children.state.get(env_fn.score)
         return children.solved, torch.zeros_like(root) if score is None else score.to(torch.int64)
@@ -331,13 +336,15 @@ def _verdicts(
     )
 
 
-def _column(name: str, values: Any, dtype: torch.dtype, number: int, device: torch.device) -> Tensor:
+def _column(
+    name: str, values: Any, dtype: torch.dtype, number: int, device: torch.device
+) -> Tensor:
     given = torch.as_tensor(values, device=device)
     whole = not dtype.is_floating_point
     kind_differs = (dtype == torch.bool) != (given.dtype == torch.bool)
-    if number and (given.shape != (number,) or kind_differs or (
-        whole and given.dtype.is_floating_point
-    )):
+    if number and (
+        given.shape != (number,) or kind_differs or (whole and given.dtype.is_floating_point)
+    ):
         raise ValueError(
             f"`{name}` is {given.dtype} of shape {tuple(given.shape)}; expected {dtype} of shape "
             f"({number},), one entry for each child"

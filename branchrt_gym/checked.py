@@ -47,11 +47,11 @@ def _whole(dtype: torch.dtype) -> bool:
     return not dtype.is_floating_point and dtype != torch.bool
 
 
-class CheckedEnv:
+class CheckedEnv(BranchEnv):
     """An environment whose hooks are checked at their first call, and always with `debug`.
 
     Args:
-        env: The environment; its attributes are reachable through this object.
+        env: The environment, reachable as `rules`.
         debug: Check every call, and every transition for writes into shared fields.
     """
 
@@ -60,13 +60,13 @@ class CheckedEnv:
         check_declaration(env)
         self.rules = env
         self.debug = debug
+        self.contract = env.contract
+        self.single_observation_space = env.single_observation_space
+        self.single_action_space = env.single_action_space
+        self.reward_dtype = env.reward_dtype
+        self.score = env.score
+        self.uses_key = env.uses_key
         self._seen: set[str] = set()
-
-    def __getattr__(self, name: str) -> Any:
-        """Reads everything that is not a hook from the environment itself."""
-        if name == "rules":  # while unpickling, before anything is set
-            raise AttributeError(name)
-        return getattr(self.rules, name)
 
     def initial_shared(self, keys: Tensor) -> dict[str, Tensor]:
         """As `BranchEnv.initial_shared`."""
@@ -115,6 +115,12 @@ class CheckedEnv:
             _expect_tree(seen, rest_observation(self.rules.single_observation_space), count)
         return seen
 
+    def render(
+        self, shared: Mapping[str, np.ndarray], branch: Mapping[str, np.ndarray], mode: str
+    ) -> np.ndarray | str:
+        """As `BranchEnv.render`."""
+        return self.rules.render(shared, branch, mode)
+
     def _due(self, hook: str) -> bool:
         due = self.debug or hook not in self._seen
         self._seen.add(hook)
@@ -146,9 +152,7 @@ def _same_names(what: str, given: Iterable[str], declared: Iterable[str]) -> Non
         )
 
 
-def _expect(
-    hook: str, name: str, value: Any, dtype: torch.dtype, shape: tuple[int, ...]
-) -> None:
+def _expect(hook: str, name: str, value: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     if not isinstance(value, Tensor):
         raise ContractError(
             f"`{hook}` returned `{name}` as {type(value).__name__}; expected a tensor of {dtype} "

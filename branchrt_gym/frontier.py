@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from branchrt_gym.contract import Branches, Contract, Transition
-from branchrt_gym.errors import DeviceError, FrontierFullError, SlotError
+from branchrt_gym.errors import DeviceError
 from branchrt_gym.kernels import compact_indices, copy_rows, fold
-from branchrt_gym.lineage import NO_ENTRY, PRUNED, Lineage
+from branchrt_gym.lineage import NO_ENTRY, PRUNED, SOLVED, Lineage
 from branchrt_gym.seeding import Rng, check_rng, fork_key
+from branchrt_gym.slots import (
+    FREE,
+    LIVE,
+    NO_BRANCH,
+    NO_ROOT,
+    NO_SLOT,
+    Faults,
+    Slots,
+    children_of,
+    occurrence,
+    read_mask,
+    read_slots,
+)
 from branchrt_gym.trajectories import Trajectories, trace
 
-__all__ = ["DONE", "FREE", "LIVE", "NO_BRANCH", "NO_ROOT", "NO_SLOT", "Frontier", "check_device"]
-
-FREE = 0
-LIVE = 1
-DONE = 2
-
-NO_SLOT = -1
-NO_ROOT = -1
-NO_BRANCH = -1
-
-# Codes of a fault that a CUDA operation noted, raised at the next synchronisation.
-_FAULT_STATUS = 1
-_FAULT_FULL = 2
+__all__ = ["Frontier", "check_device"]
 
 
 def check_device(device: str | torch.device) -> torch.device:
@@ -155,7 +155,7 @@ class Frontier:
             log=self.contract.of("log"),
             device=self.device,
         )
-        self._fault = torch.zeros(3, dtype=torch.int64, device=self.device)
+        self.faults = Faults(num_slots, self.device)
 
     # What is there ------------------------------------------------------------------------
 
@@ -199,65 +199,10 @@ class Frontier:
         rows, _ = compact_indices(mask)
         return rows, rows != NO_SLOT
 
-    def slot_rows(self, slots: Tensor | np.ndarray | Sequence[int], name: str) -> Tensor:
-        """Checks a list of slots and returns it as `[M] int64` on the frontier's device."""
-        rows = torch.as_tensor(slots, device=self.device)
-        if rows.numel() == 0:
-            return rows.to(torch.int64).flatten()
-        if rows.ndim != 1 or rows.dtype.is_floating_point or rows.dtype == torch.bool:
-            raise TypeError(
-                f"`{name}` is {rows.dtype} of shape {tuple(rows.shape)}; expected a list of slots, "
-                "integers of shape (M,)"
-            )
-        rows = rows.to(torch.int64)
-        if self.synchronous:
-            low, high = int(rows.min()), int(rows.max())
-            if low < 0 or high >= self.num_slots:
-                raise SlotError(
-                    f"`{name}` names slot {low if low < 0 else high}; expected slots "
-                    f"0 … {self.num_slots - 1}"
-                )
-        return rows
-
-    def slot_mask(self, which: Tensor | np.ndarray | Sequence[int] | Sequence[bool]) -> Tensor:
-        """Reads slots, or a `[N] bool` mask, as a mask on the frontier's device.
-
-        Slots named one by one must not be free; a mask may cover free slots.
-        """
-        given = torch.as_tensor(which, device=self.device)
-        if given.dtype == torch.bool:
-            if given.shape != (self.num_slots,):
-                raise ValueError(
-                    f"`mask` is bool of shape {tuple(given.shape)}; expected ({self.num_slots},), "
-                    "one entry for each slot"
-                )
-            return given
-        rows = self.slot_rows(given, "slots")
-        if self.synchronous and bool((self.status[rows] == FREE).any()):
-            free = rows[self.status[rows] == FREE].tolist()
-            raise SlotError(f"`slots` names {free[:8]}, which are free; expected live branches")
-        mask = torch.zeros(self.num_slots, dtype=torch.bool, device=self.device)
-        return mask.index_fill_(0, rows, True)
-
     def check(self) -> None:
-        """Raises the error of an earlier CUDA operation that was a no-op; synchronises."""
-        if self.device.type == "cpu":
-            return
-        code, asked, free = self._fault.tolist()
-        self._fault.zero_()
-        if code == _FAULT_STATUS:
-            raise SlotError(
-                "an earlier `fork` named slots that hold no live branch; it changed nothing. Run "
-                "with debug=True to see which call"
-            )
-        if code == _FAULT_FULL:
-            raise self._full(asked, free)
-
-    def _full(self, asked: int, free: int) -> FrontierFullError:
-        return FrontierFullError(
-            f"`fork` asked for {asked} slots; {free} of {self.num_slots} are free. Prune "
-            "branches first or make the frontier larger; nothing was changed"
-        )
+        """Raises the error of an earlier CUDA call that changed nothing; synchronises."""
+        if self.device.type != "cpu":
+            self.faults.check()
 
     # Births -------------------------------------------------------------------------------
 
@@ -344,8 +289,8 @@ class Frontier:
 
     def fork(
         self,
-        parents: Tensor | np.ndarray | Sequence[int],
-        counts: int | Tensor | np.ndarray | Sequence[int] = 1,
+        parents: Slots,
+        counts: int | Slots = 1,
         rng: Rng = "split",
     ) -> Tensor:
         """Copies branches into free slots; no environment step.
@@ -369,15 +314,20 @@ class Frontier:
             synchronisation; the call itself changes nothing and returns `NO_SLOT`.
         """
         check_rng(rng)
-        rows = self._children(self.slot_rows(parents, "parents"), counts)
+        named = read_slots(parents, "parents", self.num_slots, self.device, self.synchronous)
+        rows = children_of(named, counts)
         number = rows.shape[0]
         if number == 0:
             return rows
         free, num_free = compact_indices(self.status == FREE)
         if number > self.num_slots:
-            raise self._full(number, int(num_free))
+            raise self.faults.full(number, int(num_free))
         slots = free[:number]
-        ok = self._admit(rows, slots, num_free)
+        if self.synchronous:
+            self.faults.require(rows, slots, num_free, self.status)
+        ok = None
+        if self.device.type != "cpu":
+            ok = self.faults.admit(rows, slots, num_free, self.status)
         self.make_room(number)
         if ok is not None:
             rows = torch.where(ok, rows, 0)
@@ -397,7 +347,7 @@ class Frontier:
                 "branch_id": ids,
                 "parent_id": self.branch_id[rows],
                 "depth": self.depth[rows],
-                "key": fork_key(self.key[rows], forks, _occurrence(rows), rng),
+                "key": fork_key(self.key[rows], forks, occurrence(rows), rng),
                 "forks": forks + 1 if rng == "shared" else torch.zeros_like(forks),
                 "last_entry": last,
                 "verdict_score": self.verdict_score[rows],
@@ -410,50 +360,9 @@ class Frontier:
                 self.payloads[slot] = self.payloads[row]
         return slots
 
-    def _children(
-        self, parents: Tensor, counts: int | Tensor | np.ndarray | Sequence[int]
-    ) -> Tensor:
-        if isinstance(counts, int | np.integer) and not isinstance(counts, bool):
-            if counts < 0:
-                raise ValueError(f"`counts` is {counts}; expected 0 or more children")
-            return parents if counts == 1 else parents.repeat_interleave(int(counts))
-        each = torch.as_tensor(counts, device=self.device)
-        if each.shape != parents.shape or each.dtype.is_floating_point or each.dtype == torch.bool:
-            raise ValueError(
-                f"`counts` is {each.dtype} of shape {tuple(each.shape)}; expected an int, or "
-                f"integers of shape {tuple(parents.shape)}, one for each parent"
-            )
-        if bool((each < 0).any()):
-            raise ValueError(f"`counts` holds {int(each.min())}; expected 0 or more children")
-        return parents.repeat_interleave(each)
-
-    def _admit(self, rows: Tensor, slots: Tensor, num_free: Tensor) -> Tensor | None:
-        """Checks a fork: raises, or on CUDA notes the fault and returns whether it goes ahead."""
-        number = rows.shape[0]
-        if self.synchronous:
-            live = self.status[rows] == LIVE
-            if not bool(live.all()):
-                wrong = rows[~live][0]
-                what = "finished" if int(self.status[wrong]) == DONE else "free"
-                raise SlotError(
-                    f"`parents` names slot {int(wrong)}, which is {what}; expected live branches. "
-                    "Nothing was changed"
-                )
-            if int(slots[-1]) == NO_SLOT:
-                raise self._full(number, int(num_free))
-            if self.device.type == "cpu":
-                return None
-        inside = (rows >= 0) & (rows < self.num_slots)
-        alive = (inside & (self.status[rows.clamp(0, self.num_slots - 1)] == LIVE)).all()
-        fits = num_free >= number
-        code = torch.where(alive, torch.where(fits, 0, _FAULT_FULL), _FAULT_STATUS)
-        fault = torch.stack([code, torch.full_like(num_free, number), num_free])
-        self._fault = torch.where(self._fault[0] == 0, fault, self._fault)
-        return alive & fits
-
     # Endings ------------------------------------------------------------------------------
 
-    def prune(self, which: Tensor | np.ndarray | Sequence[int] | Sequence[bool]) -> Tensor:
+    def prune(self, which: Slots | Sequence[bool]) -> Tensor:
         """Stops branches and frees their slots; no data moves.
 
         The lineage marks those that were live as pruned; their trajectories stay.
@@ -465,7 +374,7 @@ class Frontier:
         Returns:
             `[N] bool`, the slots that were freed.
         """
-        mask = self.slot_mask(which) & (self.status != FREE)
+        mask = read_mask(which, self.status, self.synchronous) & (self.status != FREE)
         self.mark_pruned(mask & self.live)
         self.release(mask)
         return mask
@@ -477,12 +386,14 @@ class Frontier:
         rows, valid = self.rows_of(mask)
         self.make_room(rows.shape[0])
         at = rows.clamp(min=0)
+        last = self.last_entry[at]
+        verdict = self.lineage.columns["flags"][last.clamp(min=0)] & SOLVED
         self.lineage.append(
             valid,
-            parent_entry=self.last_entry[at],
+            parent_entry=last,
             branch_id=self.branch_id[at],
             root=self.root[at],
-            flags=torch.full_like(rows, PRUNED, dtype=torch.uint8),
+            flags=verdict | PRUNED,
         )
 
     def release(self, mask: Tensor, status: int = FREE) -> None:
@@ -518,7 +429,7 @@ class Frontier:
             ]
         return source.to(torch.int32)
 
-    def trajectories(self, branch_ids: Tensor | np.ndarray | Sequence[int]) -> Trajectories:
+    def trajectories(self, branch_ids: Slots) -> Trajectories:
         """Exports branches of the current and previous episodes of their roots.
 
         Args:
@@ -599,6 +510,7 @@ class Frontier:
         parents: Tensor,
         *,
         key: Tensor,
+        forks: Tensor | None,
         state: Mapping[str, Tensor],
         status: Tensor,
         score: Tensor,
@@ -612,6 +524,7 @@ class Frontier:
             slots: `[M] int64`, free or leaving.
             parents: `[M] int64`, the children's parents' slots.
             key: `[M] int64`.
+            forks: `[M] int32`, or None for zeros.
             state: The children's `branch` fields, `[M, …]`.
             status: `[M] int8`, LIVE or DONE.
             score: `[M] int64`, kept as `verdict_score`.
@@ -630,7 +543,7 @@ class Frontier:
             "parent_id": parent_id,
             "depth": self.depth[parents] + 1,
             "key": key,
-            "forks": torch.zeros_like(root, dtype=torch.int32),
+            "forks": torch.zeros_like(root, dtype=torch.int32) if forks is None else forks,
             "last_entry": last,
             "verdict_score": score,
         }
@@ -666,11 +579,3 @@ class Frontier:
             *(state[name] for name in self.state),
         ]
         copy_rows(fields, torch.arange(slots.shape[0], device=self.device), slots, sources=sources)
-
-
-def _occurrence(rows: Tensor) -> Tensor:
-    """Returns for each entry how many equal entries stand before it, `[M] int64`."""
-    ordered, order = torch.sort(rows, stable=True)
-    before = torch.searchsorted(ordered, ordered)
-    rank = torch.arange(rows.shape[0], device=rows.device) - before
-    return torch.empty_like(rank).scatter_(0, order, rank)

@@ -3,7 +3,7 @@
 An entry is written when a root's first branch or a forked child is born, when a branch takes a
 transition (expansion writes one entry for birth and transition together), and when a branch is
 pruned. Each entry links to the one before it on the same path, so siblings share their prefix and
-memory grows with transitions taken, not with branches × depth. Capacity is fixed; entries of a
+memory grows with transitions taken, not with branches times depth. Capacity is fixed; entries of a
 root's episodes before the previous one are reclaimed when room is needed.
 """
 

@@ -34,7 +34,7 @@ class Registration:
 
     id: str
     env_class: type[BranchEnv]
-    oracle_class: type[Oracle]
+    oracle_class: type[Oracle[Any, Any]]
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     matrix: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
@@ -45,12 +45,12 @@ _REGISTRATIONS: dict[str, Registration] = {}
 def register(
     id: str,
     env_class: type[BranchEnv],
-    oracle_class: type[Oracle],
+    oracle_class: type[Oracle[Any, Any]],
     *,
     kwargs: Mapping[str, Any] | None = None,
     matrix: Mapping[str, Sequence[Any]] | None = None,
 ) -> None:
-    """Registers an environment: `gymnasium.make(id)` is the oracle, `make_vec(id)` the batched form.
+    """Registers an environment for `gymnasium.make` (the oracle) and `make_vec` (the batched form).
 
     Both are registered by the names of their classes, which must be importable, so that specs
     pickle and worker processes find them.

@@ -40,7 +40,7 @@ class Roots:
 
 
 def make_roots(
-    env: BranchEnv | CheckedEnv,
+    env: BranchEnv,
     roots: int | Sequence[int],
     *,
     num_contexts: int | None = None,

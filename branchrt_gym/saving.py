@@ -164,7 +164,7 @@ def load(
     try:
         with safe_open(os.fspath(path), framework="pt") as file:
             text = (file.metadata() or {}).get("branchrt")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
     except SafetensorError as error:
         raise SaveFormatError(f"`{path}` is truncated or no safetensors file: {error}") from error
     header = json.loads(text) if text else {}

@@ -6,17 +6,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from branchrt_gym.branch_step import num_actions
+from branchrt_gym.branch_step import first_action, num_actions
 from branchrt_gym.checked import CheckedEnv
 from branchrt_gym.contract import BranchEnv, Branches, Transition
 from branchrt_gym.kernels import fold, top_k_per_root
 from branchrt_gym.policies import Beam
 from branchrt_gym.roots import Roots, make_roots
 from branchrt_gym.seeding import Rng, check_rng, fork_key
+from branchrt_gym.slots import Slots
 from branchrt_gym.trajectories import Trajectories
 
 __all__ = ["NO_CHOICE", "Population", "SearchResult", "search"]
@@ -82,7 +82,7 @@ class SearchResult:
     roots: Roots = field(repr=False)
     rng: Rng = "split"
 
-    def trajectories(self, branch_ids: Tensor | np.ndarray | Sequence[int] | None = None) -> Trajectories:
+    def trajectories(self, branch_ids: Slots | None = None) -> Trajectories:
         """Exports kept branches of any level; None for each root's best.
 
         The search records which child was kept; rewards, flags and logs are found by taking
@@ -125,7 +125,7 @@ class SearchResult:
         longest = int(level.max()) if count else 0
         state = {name: values[root] for name, values in roots.state.items()}
         key = roots.key[root]
-        first = int(env.single_action_space.start)
+        first = first_action(env)
         flags = torch.zeros(3, count, dtype=torch.bool, device=ids.device)
         rewards, logs = [], []
         for step in range(longest):
@@ -167,7 +167,7 @@ class SearchResult:
 
 
 def search(
-    env: BranchEnv | CheckedEnv,
+    env: BranchEnv,
     roots: Roots | int | Sequence[int],
     policy: Beam,
     depth: int,
@@ -275,7 +275,7 @@ class _Level:
         self.fanout = num_actions(env)
         self.parent = torch.arange(count * kept, device=device).repeat_interleave(self.fanout)
         self.child = torch.arange(self.fanout, device=device).repeat(count * kept)
-        self.action = self.child + int(env.single_action_space.start)
+        self.action = self.child + first_action(env)
         self.context_index = roots.context_index[self.parent // kept]
         self.first = (torch.arange(count, device=device) * (kept * self.fanout))[:, None]
         self.depth = torch.zeros_like(self.parent, dtype=torch.int32)
@@ -325,10 +325,13 @@ def _advance(
         chosen = Population(ids, best, no, no, no, state, None if key is None else key[row])
         return chosen, choice, None
 
-    flags = [made.terminated[row], made.truncated[row], made.solved[row]]
-    flags = [values.view(count, keep) for values in flags]
+    terminated, truncated, solved = (
+        values[row].view(count, keep) for values in (made.terminated, made.truncated, made.solved)
+    )
     if valid is None or stays is None:
-        chosen = Population(ids, best, *flags, state, None if key is None else key[row])
+        chosen = Population(
+            ids, best, terminated, truncated, solved, state, None if key is None else key[row]
+        )
         return chosen, choice, chosen.terminated | chosen.truncated
     parent = level.parent[row]
     stayed = stays.view(-1)[row] & (choice != NO_CHOICE).view(-1)
@@ -344,9 +347,9 @@ def _advance(
     chosen = Population(
         branch_id=torch.where(choice == NO_CHOICE, NO_CHOICE, carry(ids, held.branch_id)),
         score=best,
-        terminated=carry(flags[0], held.terminated),
-        truncated=carry(flags[1], held.truncated),
-        solved=carry(flags[2], held.solved) & (choice != NO_CHOICE),
+        terminated=carry(terminated, held.terminated),
+        truncated=carry(truncated, held.truncated),
+        solved=carry(solved, held.solved) & (choice != NO_CHOICE),
         state=state,
         key=None if key is None or old is None else torch.where(stayed, old[parent], key[row]),
     )

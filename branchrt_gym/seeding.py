@@ -47,7 +47,7 @@ def check_seeds(seed: int | Sequence[int] | np.ndarray, count: int) -> Tensor:
         ValueError: If a seed is negative or beyond 2**63 - 1, or the length is not `count`.
     """
     if isinstance(seed, int | np.integer) and not isinstance(seed, bool):
-        values = range(int(seed), int(seed) + count)
+        values: Sequence[int] = range(int(seed), int(seed) + count)
         ends = [int(seed), int(seed) + count - 1]
     else:
         given = seed.tolist() if isinstance(seed, np.ndarray | Tensor) else seed

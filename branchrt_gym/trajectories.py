@@ -79,9 +79,7 @@ def trace(lineage: Lineage, branch_ids: Tensor, oldest: Tensor) -> Trajectories:
     entry = last
     while bool((entry != NO_ENTRY).any()):
         path.append(entry)
-        entry = torch.where(
-            entry == NO_ENTRY, NO_ENTRY, column["parent_entry"][entry.clamp(min=0)]
-        )
+        entry = torch.where(entry == NO_ENTRY, NO_ENTRY, column["parent_entry"][entry.clamp(min=0)])
     chain = torch.stack(path[::-1], dim=1) if path else last[:, None][:, :0]
     taken = (chain != NO_ENTRY) & ((column["flags"][chain.clamp(min=0)] & TRANSITION) != 0)
     length = taken.sum(1)

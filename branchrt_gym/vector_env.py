@@ -17,10 +17,11 @@ from branchrt_gym.branch_step import Policy, Verifier, branch_step
 from branchrt_gym.checked import CheckedEnv
 from branchrt_gym.contract import BranchEnv
 from branchrt_gym.errors import ClosedError, NotResetError, OptionsError, SlotError
-from branchrt_gym.frontier import DONE, FREE, LIVE, NO_ROOT, Frontier, check_device
+from branchrt_gym.frontier import Frontier, check_device
 from branchrt_gym.lineage import SOLVED, TERMINATED, TRANSITION, TRUNCATED
 from branchrt_gym.saving import Snapshot
 from branchrt_gym.seeding import Rng, check_seeds, context_key, draw_context, episode_key
+from branchrt_gym.slots import DONE, FREE, LIVE, NO_ROOT, Slots, read_mask
 from branchrt_gym.structure import (
     action_bounds,
     action_layout,
@@ -32,7 +33,6 @@ from branchrt_gym.trajectories import Trajectories
 
 __all__ = ["BranchingVectorEnv"]
 
-Slots = Tensor | np.ndarray | Sequence[int]
 MAX_CONTEXTS = 64  # contexts made by default: many roots may index one
 
 
@@ -170,8 +170,9 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if unknown:
             raise OptionsError(f"`options` has {unknown}; expected nothing but `reset_mask`")
         seeds = None if seed is None else check_seeds(seed, self.num_roots).to(self.device)
+        begun = None
         if "reset_mask" in options:
-            self._reset_masked(self._reset_mask(options["reset_mask"]), seeds)
+            begun = self._reset_masked(self._reset_mask(options["reset_mask"]), seeds)
         elif seeds is None and self._ready:
             self._reset_all()
         else:
@@ -181,7 +182,9 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 seeds = check_seeds(first, self.num_roots).to(self.device)
             self._reset_seeded(seeds)
         self._ready = True
-        return self._give(self._observe(self.frontier.status != FREE)), self._info()
+        live = self.frontier.live
+        info = self._info(torch.zeros_like(live), live if begun is None else begun)
+        return self._give(self._observe(self.frontier.status != FREE)), info
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Steps every live branch; restarts ended roots as the autoreset mode says.
@@ -213,7 +216,7 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
         ended = terminated | truncated
         info: dict[str, Any] = {}
-        visible, carried = live | waiting, live
+        visible = live | waiting
         if self._happens(ended):
             if disabled:
                 frontier.release(ended, DONE)
@@ -222,10 +225,10 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 if self.autoreset_mode == AutoresetMode.SAME_STEP:
                     info = self._final(reserved, solved, live)
                     waiting = waiting | reserved
-                    carried = live & ~reserved
+                    solved = solved & ~reserved
         if self._happens(waiting):
             restart(frontier, env, waiting, self.num_contexts)
-        info = {**self._info(solved & carried, carried), **info}
+        info = {**self._info(solved, visible), **info}
         observation = self._give(self._observe(visible))
         return (
             observation,
@@ -282,7 +285,7 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if self.autoreset_mode == AutoresetMode.DISABLED:
             frontier.prune(which)
             return
-        mask = frontier.slot_mask(which)
+        mask = read_mask(which, frontier.status, frontier.synchronous)
         named = torch.as_tensor(which).dtype != torch.bool
         if named and frontier.synchronous and bool((mask & (frontier.status == DONE)).any()):
             slot = int((mask & (frontier.status == DONE)).nonzero()[0])
@@ -400,11 +403,15 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             return tree
         return map_leaves(lambda leaf: leaf.cpu().numpy(), tree)
 
-    def _info(self, solved: Tensor | None = None, carried: Tensor | None = None) -> dict[str, Any]:
+    def _info(self, solved: Tensor, stepped: Tensor) -> dict[str, Any]:
+        """Infos as Gymnasium batches them: `_key` says which slots have an entry of `key`."""
         live = self.frontier.live
-        info = {"live": live, "_live": torch.ones_like(live)}
-        if solved is not None:
-            info |= {"solved": solved, "_solved": carried}
+        info = {
+            "live": live,
+            "_live": torch.ones_like(live),
+            "solved": solved,
+            "_solved": stepped,
+        }
         return {name: self._give(values) for name, values in info.items()}
 
     def _final(self, reserved: Tensor, solved: Tensor, live: Tensor) -> dict[str, Any]:
@@ -500,7 +507,8 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             raise OptionsError("`reset_mask` has no True entry; expected at least one")
         return given
 
-    def _reset_masked(self, mask: Tensor, seeds: Tensor | None) -> None:
+    def _reset_masked(self, mask: Tensor, seeds: Tensor | None) -> Tensor:
+        """Restarts the roots of the masked slots; returns `[N] bool`, where."""
         frontier = self.frontier
         members = mask & (frontier.status != FREE)
         reached = torch.zeros(self.num_roots + 1, dtype=torch.bool, device=self.device)
@@ -516,7 +524,7 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 "the others first"
             )
         if not bool(members.any()):
-            return
+            return members
         frontier.make_room(2 * self.num_envs)
         first = lowest_of_roots(frontier, members)
         frontier.mark_pruned(theirs & frontier.live)
@@ -525,3 +533,4 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             frontier.seed.copy_(torch.where(reached, seeds, frontier.seed))
             frontier.episode.masked_fill_(reached, -1)
         restart(frontier, self.env, first, self.num_contexts)
+        return first

@@ -1,0 +1,1 @@
+"""Environments of BranchRT: batched rules and scalar oracles, one environment a stem."""

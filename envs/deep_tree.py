@@ -21,7 +21,7 @@ from branchrt_gym.kernels import bounded, fold, mix32
 __all__ = ["DeepTree"]
 
 LOW32 = 0xFFFFFFFF
-CHUNK = 1 << 16  # context entries mixed at a time, so that the intermediates stay in cache
+CHUNK = 1 << 14  # context entries mixed at a time, so that the intermediates stay in cache
 
 
 class DeepTree(BranchEnv):
@@ -123,9 +123,7 @@ class DeepTree(BranchEnv):
         self, shared: Mapping[str, Tensor], context_index: Tensor, keys: Tensor
     ) -> dict[str, Tensor]:
         """Starts at one of the context's starting positions, with score 0."""
-        position = read_shared(
-            shared["start"], context_index, bounded(fold(keys, 0), self.starts)
-        )
+        position = read_shared(shared["start"], context_index, bounded(fold(keys, 0), self.starts))
         return {"position": position, "score": torch.zeros_like(position)}
 
     def transition(
@@ -148,15 +146,18 @@ class DeepTree(BranchEnv):
     def observation(self, shared: Mapping[str, Tensor], branches: Branches) -> Tensor:
         """Returns `[M, 2 + window] float32`: depth, score, and the context around, scaled."""
         position = branches.state["position"]
+        first = branches.context_index * self.width
         half = self.window // 2
         around = torch.arange(-half, half + 1, device=position.device)
-        around = (position[:, None] + around).clamp_(0, self.width - 1)
+        around = (position + first)[:, None] + around
+        around.clamp_(first[:, None], (first + (self.width - 1))[:, None])
         seen = torch.empty(
             (position.shape[0], 2 + self.window), dtype=torch.float32, device=position.device
         )
         seen[:, 0] = branches.depth
         seen[:, 1] = branches.state["score"]
-        seen[:, 2:] = read_shared(shared["context"], branches.context_index, around)
+        entries = shared["context"].view(-1).index_select(0, around.view(-1))
+        seen[:, 2:] = entries.view(around.shape)
         return seen.div_(self._scales(position.device))
 
     def render(
@@ -175,10 +176,8 @@ class DeepTree(BranchEnv):
         )
 
     def _scales(self, device: torch.device) -> Tensor:
-        scales = torch.full((2 + self.window,), float(self.value_range), device=device)
-        scales[0] = self.depth
-        scales[1] = self.value_range * self.depth
-        return scales
+        scales = [self.depth, self.value_range * self.depth, *[self.value_range] * self.window]
+        return torch.tensor(scales, dtype=torch.float32, device=device)
 
     def _scale(self, bits: Tensor) -> Tensor:
         """Scales 32 hashed bits, `int32`, to a position: `(bits * width) >> 32`."""

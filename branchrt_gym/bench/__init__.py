@@ -1,0 +1,1 @@
+"""Benches: each checks that results are equal before it times anything."""

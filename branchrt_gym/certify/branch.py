@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium import spaces
 
 from branchrt_gym.oracle import Oracle
 
-__all__ = ["NO_PARENT", "Branch", "Link", "constant_observation"]
+__all__ = ["NO_PARENT", "AnyOracle", "Branch", "Link", "Rng", "constant_observation"]
+
+AnyOracle = Oracle[Any, Any]
+Rng = Literal["split", "shared"]
 
 NO_PARENT = -1  # parent id of a root's first branch
 
@@ -36,7 +39,7 @@ class Branch:
         pruned: Stopped before its end, by a prune or by a reset; then `truncated` too.
     """
 
-    oracle: Oracle
+    oracle: AnyOracle
     root: int
     context_index: int
     branch_id: int
@@ -61,7 +64,7 @@ class Branch:
         self.live = not (terminated or truncated)
         return observation, float(reward)
 
-    def child(self, branch_id: int, oracle: Oracle) -> Branch:
+    def child(self, branch_id: int, oracle: AnyOracle) -> Branch:
         """Returns the branch that a fork of this one starts with `oracle`."""
         return Branch(
             oracle,

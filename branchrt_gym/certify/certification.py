@@ -129,6 +129,8 @@ def _run_search(registration: Registration, row: Row) -> Comparison:
         [seed + 3 * root for root in range(row.num_roots)],
         width=row.settings["beam"],
         depth=row.settings["levels"],
+        num_contexts=row.num_contexts,
+        rng=row.settings["rng"],
         device=torch.device(row.device),
         tier=row.tier,
     )

@@ -99,8 +99,9 @@ class Lockstep:
         """Applies one operation and compares; raises `Disagreement`."""
         ledger = self.ledger
         ledger.operation, ledger.operation_name = number, type(operation).__name__
-        full = isinstance(operation, Reset) and operation.mask is None
-        fresh = full and operation.seed is not None
+        fresh = (
+            isinstance(operation, Reset) and operation.mask is None and operation.seed is not None
+        )
         if fresh and self.digests:
             self.finish()
         try:
@@ -131,7 +132,7 @@ class Lockstep:
 
     def written_shared(self) -> str | None:
         """Returns the name of a shared field that is not as it was at the reset."""
-        now = self._shared_digests()
+        now = self._shared_digests() if self.digests else {}
         return next((name for name, digest in self.digests.items() if now[name] != digest), None)
 
     # Operations.
@@ -173,13 +174,15 @@ class Lockstep:
         self._observed()
 
     def _prune(self, operation: Prune) -> None:
-        self.model.prune(operation.slots)
         if operation.by_mask:
+            # A mask may also cover slots in which there is nothing to prune.
+            ignored = self.model.free_slots() + list(self.model.reserved.values())
             mask = np.zeros(self.model.num_envs, dtype=np.bool_)
-            mask[list(operation.slots)] = True
+            mask[[*operation.slots, *ignored]] = True
             self.envs.prune(self._given(mask, np.bool_))
         else:
             self.envs.prune(self._given(operation.slots, np.int64))
+        self.model.prune(operation.slots)
         self._observed()
 
     def _compact(self, operation: Compact) -> None:
@@ -254,12 +257,17 @@ class Lockstep:
 
     def _info(self, outcome: Outcome, info: Any, branches: list[Branch | None]) -> None:
         self.ledger.same("info.live", outcome.live, info["live"], branches)
-        self.ledger.same("info.solved", outcome.solved, info["solved"], branches)
-        for slot, last in outcome.final.items():
-            got = one_row(info["final_obs"], slot)
-            parts = dict(leaves(got, "final_obs"))
-            for name, values in leaves(last, "final_obs"):
-                self.ledger.same(name, values, parts.get(name))
+        if "solved" in info or self.ledger.operation_name == "Step":
+            self.ledger.same("info.solved", outcome.solved, info["solved"], branches)
+        restarted = np.zeros(self.model.num_envs, dtype=np.bool_)
+        restarted[list(outcome.final)] = True
+        if "final_obs" in info or outcome.final:
+            self.ledger.same("info._final_obs", restarted, info["_final_obs"], branches)
+        for slot, (last, solved) in outcome.final.items():
+            parts = dict(leaves(one_row(info["final_obs"], slot), "info.final_obs"))
+            for name, values in leaves(last, "info.final_obs"):
+                self.ledger.same(name, values, parts[name])
+            self.ledger.same("info.final_info.solved", solved, info["final_info"]["solved"][slot])
 
     # How values are given to the environment.
 
@@ -276,7 +284,7 @@ class Lockstep:
     def _shared_digests(self) -> dict[str, str]:
         return {
             name: hashlib.blake2b(as_array(field).tobytes(), digest_size=16).hexdigest()
-            for name, field in self.envs.shared.items()
+            for name, field in self.envs.frontier.shared.items()
         }
 
 

@@ -6,34 +6,45 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from branchrt_gym.certify.branch import AnyOracle, Rng
 from branchrt_gym.certify.compare import Comparison
 from branchrt_gym.certify.difference import Disagreement, Ledger, compare_trajectories
 from branchrt_gym.certify.search_model import beam_search
 from branchrt_gym.contract import BranchEnv
-from branchrt_gym.oracle import Oracle
-from branchrt_gym.search import Beam, search
+from branchrt_gym.policies import Beam
+from branchrt_gym.search import search
 
 __all__ = ["compare_search"]
 
 
 def compare_search(
     env: BranchEnv,
-    make: Callable[[], Oracle],
+    make: Callable[[], AnyOracle],
     seeds: Sequence[int],
     *,
     width: int,
     depth: int,
+    num_contexts: int | None,
+    rng: Rng,
     device: torch.device,
     tier: str,
 ) -> Comparison:
     """Compares best scores, ids, verdicts, and the trajectories of all survivors."""
-    model = beam_search(make, seeds, width, depth, env.score)
+    model = beam_search(make, seeds, width, depth, env.score, num_contexts=num_contexts, rng=rng)
     ledger = Ledger()
     best = [kept[0] for kept in model.survivors]
     survivors = [branch for kept in model.survivors for branch in kept]
     try:
         try:
-            result = search(env, list(seeds), policy=Beam(width), depth=depth, device=device)
+            result = search(
+                env,
+                list(seeds),
+                Beam(width),
+                depth,
+                num_contexts=num_contexts,
+                device=device,
+                rng=rng,
+            )
             ids = torch.tensor([branch.branch_id for branch in survivors], device=device)
             paths = result.trajectories(ids)
         except Exception as error:
@@ -41,7 +52,8 @@ def compare_search(
         ledger.same("tier", [tier], [result.tier])
         ledger.same("score", [scores[0] for scores in model.scores], result.score, best)
         ledger.same("branch_id", [branch.branch_id for branch in best], result.branch_id, best)
-        ledger.same("solved", [branch.solved for branch in best], result.solved, best)
+        solved = [any(branch.solved for branch in kept) for kept in model.survivors]
+        ledger.same("solved", solved, result.solved, best)
         compare_trajectories(ledger, survivors, paths)
         compare_trajectories(ledger, best, result.trajectories())
     except Disagreement as disagreement:

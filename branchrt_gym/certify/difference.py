@@ -159,7 +159,7 @@ def batched(space: spaces.Space[Any], observations: Sequence[Any]) -> Any:
     """Stacks one observation per slot the way Gymnasium's vector environments do."""
     if isinstance(space, spaces.Box):
         return np.stack(observations)
-    empty = create_empty_array(space, n=len(observations))
+    empty: Any = create_empty_array(space, n=len(observations))
     return concatenate(space, list(observations), empty)
 
 

@@ -15,7 +15,7 @@ from branchrt_gym.registry import Registration
 __all__ = ["MATRICES", "Row", "pairwise", "rows"]
 
 MATRICES = ("quick",)
-QUICK_ROWS = 104
+QUICK_ROWS = 120
 CONSTRUCTOR = "parameter."  # prefix of the dimensions that vary the environment's constructor
 
 # `spare` is the number of free slots per root after a reset, `sharing` the roots per context.
@@ -34,6 +34,8 @@ SEARCH: dict[str, tuple[Any, ...]] = {
     "roots": (1, 3, 8),
     "beam": (1, 2, 7, 16),
     "levels": (1, 3, 64),
+    "sharing": ("one", "pairs", "each"),
+    "rng": ("split", "shared"),
     "seed": (0, 20_260_101, 2**62),
 }
 
@@ -80,7 +82,7 @@ class Row:
 
     @property
     def num_contexts(self) -> int:
-        """The contexts of a population row."""
+        """The contexts of the row."""
         roots = self.num_roots
         return {"one": 1, "pairs": (roots + 1) // 2, "each": roots}[self.settings["sharing"]]
 

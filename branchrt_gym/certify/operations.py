@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
+from branchrt_gym.certify.branch import Rng
 from branchrt_gym.certify.population import ScalarPopulation
 
 __all__ = [
@@ -21,12 +22,9 @@ __all__ = [
     "Operations",
     "Prune",
     "Reset",
-    "Rng",
     "RoundTrip",
     "Step",
 ]
-
-Rng = Literal["split", "shared"]
 
 
 @dataclass(frozen=True)

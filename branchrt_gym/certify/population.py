@@ -13,8 +13,8 @@ from typing import Any
 
 from gymnasium.vector import AutoresetMode
 
-from branchrt_gym.certify.branch import Branch, constant_observation
-from branchrt_gym.oracle import CONTEXT, Oracle, bounded, episode_key, fold
+from branchrt_gym.certify.branch import AnyOracle, Branch, Rng, constant_observation
+from branchrt_gym.oracle import CONTEXT, bounded, episode_key, fold
 
 __all__ = ["NOWHERE", "Outcome", "ScalarPopulation"]
 
@@ -27,8 +27,9 @@ class Outcome:
 
     Attributes:
         observations: After a restart the new branch's; in the step in which a branch ends its
-            last; a constant where no branch is live.
-        final: Slot to last observation, where a root ended and was restarted in the same step.
+            last; where no branch is live a step shows a constant.
+        solved: As the flags; False where a root was restarted in the same step.
+        final: For these slots, the last observation and verdict.
     """
 
     observations: list[Any]
@@ -37,7 +38,7 @@ class Outcome:
     truncated: list[bool]
     solved: list[bool]
     live: list[bool] = field(default_factory=list)
-    final: dict[int, Any] = field(default_factory=dict)
+    final: dict[int, tuple[Any, bool]] = field(default_factory=dict)
 
 
 class ScalarPopulation:
@@ -52,7 +53,7 @@ class ScalarPopulation:
 
     def __init__(
         self,
-        make: Callable[[], Oracle],
+        make: Callable[[], AnyOracle],
         num_envs: int,
         *,
         num_roots: int | None = None,
@@ -78,8 +79,6 @@ class ScalarPopulation:
         self.history: list[tuple[dict[int, Branch], dict[int, Branch]]] = []
         self.next_id = 0
 
-    # Queries: what a program may do next depends on these.
-
     def live_slots(self) -> list[int]:
         """Returns the slots of live branches, ascending."""
         return [slot for slot, branch in enumerate(self.slots) if branch and branch.live]
@@ -103,13 +102,8 @@ class ScalarPopulation:
         return branch
 
     def observe(self) -> list[Any]:
-        """Returns what each slot shows now: the constant where no branch is live."""
-        return [
-            branch.oracle.observe() if branch and branch.live else self.constant
-            for branch in self.slots
-        ]
-
-    # Operations.
+        """Returns what each slot shows now; ended branches stay readable until a step."""
+        return [branch.oracle.observe() if branch else self.constant for branch in self.slots]
 
     def reset(self, seed: int | Sequence[int] | None = None) -> Outcome:
         """Starts every root: from `seed` anew, or without one with its next episode."""
@@ -150,6 +144,8 @@ class ScalarPopulation:
     def step(self, actions: Sequence[Any]) -> Outcome:
         """Steps every live branch, and restarts the roots that are due."""
         outcome = self._outcome()
+        for slot in self.done_slots():
+            outcome.observations[slot] = self.constant
         due = dict(self.reserved)
         ended: dict[int, list[int]] = {}
         for slot, branch in enumerate(self.slots):
@@ -167,7 +163,9 @@ class ScalarPopulation:
             self.release(root, slots)
         if self.mode == AutoresetMode.SAME_STEP:
             now = {root: slot for root, slot in self.reserved.items() if root not in due}
-            outcome.final = {slot: outcome.observations[slot] for slot in now.values()}
+            for slot in now.values():
+                outcome.final[slot] = outcome.observations[slot], outcome.solved[slot]
+                outcome.solved[slot] = False
             due |= now
         for slot in self.restart_reserved(due):
             outcome.observations[slot] = self.branch_at(slot).oracle.observe()
@@ -175,7 +173,7 @@ class ScalarPopulation:
         return outcome
 
     def fork(
-        self, parents: Sequence[int], counts: int | Sequence[int] = 1, rng: str = "split"
+        self, parents: Sequence[int], counts: int | Sequence[int] = 1, rng: Rng = "split"
     ) -> list[int]:
         """Copies branches into the lowest free slots, in the order of `parents`."""
         each = [counts] * len(parents) if isinstance(counts, int) else list(counts)
@@ -233,8 +231,9 @@ class ScalarPopulation:
         return branch
 
     def _per_root(self, seed: int | Sequence[int]) -> list[int]:
-        one = isinstance(seed, int)
-        return [seed + root for root in range(self.num_roots)] if one else list(seed)
+        if isinstance(seed, int):
+            return [seed + root for root in range(self.num_roots)]
+        return list(seed)
 
     def _make_context(self, seed: int) -> Any:
         oracle = self.make()
@@ -242,7 +241,7 @@ class ScalarPopulation:
         return oracle.context
 
     def _restart(
-        self, root: int, slot: int, oracle: Oracle | None, episode: int | None = None
+        self, root: int, slot: int, oracle: AnyOracle | None, episode: int | None = None
     ) -> Branch:
         """Starts a root's next episode (or `episode`), its context drawn by the episode's key."""
         self.episodes[root] = self.episodes[root] + 1 if episode is None else episode
@@ -250,7 +249,7 @@ class ScalarPopulation:
         key = episode_key(self.seeds[root], self.episodes[root])
         return self._place(root, slot, bounded(fold(key, CONTEXT), self.num_contexts), oracle)
 
-    def _place(self, root: int, slot: int, context_index: int, oracle: Oracle | None) -> Branch:
+    def _place(self, root: int, slot: int, context_index: int, oracle: AnyOracle | None) -> Branch:
         oracle = oracle or self.make()
         options = {"context": self.contexts[context_index], "episode": self.episodes[root]}
         oracle.reset(seed=self.seeds[root], options=options)
@@ -268,7 +267,7 @@ class ScalarPopulation:
             if branch and branch.live:
                 branch.stop()
 
-    def _vacate(self, root: int, slot: int) -> Oracle:
+    def _vacate(self, root: int, slot: int) -> AnyOracle:
         """Frees all slots of a root; returns the oracle of `slot`, to be reset."""
         oracle = self.branch_at(slot).oracle
         self.reserved.pop(root, None)

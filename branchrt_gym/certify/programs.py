@@ -130,6 +130,22 @@ def expansions(model: ScalarPopulation, chance: Chance) -> Operations:
             yield Reset()
 
 
+def snapshots(model: ScalarPopulation, chance: Chance) -> Operations:
+    """Takes a snapshot at every stage, spoils the state, and puts it back."""
+    yield Reset(chance.seed)
+    while chance.budget:
+        yield from chance.fork()
+        yield RoundTrip(chance.step().actions)
+        yield from chance.steps(2)
+        yield RoundTrip(chance.step().actions)
+        if model.live_slots():
+            yield Prune(chance.some(model.live_slots(), 0.3))
+        yield RoundTrip(chance.step().actions)
+        yield from chance.revive()
+        if not model.live_slots() and not model.reserved:
+            yield Reset()
+
+
 def random_walk(model: ScalarPopulation, chance: Chance) -> Operations:
     """Draws every operation at random, in every order."""
     yield Reset(chance.seed)
@@ -165,6 +181,7 @@ PROGRAMS: dict[str, Program] = {
         compaction,
         masked_resets,
         expansions,
+        snapshots,
         random_walk,
     )
 }

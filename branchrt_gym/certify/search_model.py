@@ -8,8 +8,7 @@ from typing import Any
 
 from gymnasium import spaces
 
-from branchrt_gym.certify.branch import NO_PARENT, Branch
-from branchrt_gym.oracle import Oracle
+from branchrt_gym.certify.branch import NO_PARENT, AnyOracle, Branch, Rng
 
 __all__ = ["ScalarSearch", "all_actions", "beam_search", "expand", "select"]
 
@@ -39,7 +38,7 @@ def all_actions(space: spaces.Space[Any]) -> list[int]:
 def expand(
     branch: Branch,
     actions: Sequence[int],
-    rng: str = "split",
+    rng: Rng = "split",
     max_episode_steps: int | None = None,
 ) -> list[Branch]:
     """Returns one child per action, each forked and stepped once; without an id yet."""
@@ -58,28 +57,37 @@ def select(candidates: Iterable[Branch], width: int, score: str) -> list[Branch]
 
 
 def beam_search(
-    make: Callable[[], Oracle],
+    make: Callable[[], AnyOracle],
     seeds: Sequence[int],
     width: int,
     depth: int,
     score: str = "score",
+    *,
+    num_contexts: int | None = None,
+    rng: Rng = "split",
 ) -> ScalarSearch:
-    """Searches each seed's root in its own context, `width` branches kept per root.
+    """Searches from each seed's root, in context `root % num_contexts`, `width` kept per root.
 
     Ended branches compete with their final score, at the place of their rank, and keep their id;
     they are not expanded. A kept child's id is `(level * R + root) * width + rank`.
     """
     roots = len(seeds)
     actions = all_actions(make().action_space)
+    contexts: list[Any] = []
+    for seed in seeds[:num_contexts]:
+        oracle = make()
+        oracle.reset(seed=seed)
+        contexts.append(oracle.context)
     survivors: list[list[Branch]] = []
     for root, seed in enumerate(seeds):
         oracle = make()
-        oracle.reset(seed=seed)
-        kept = [Branch(oracle, root, root, root * width, NO_PARENT)]
+        index = root % len(contexts)
+        oracle.reset(seed=seed, options={"context": contexts[index]})
+        kept = [Branch(oracle, root, index, root * width, NO_PARENT)]
         for level in range(1, depth + 1):
             candidates: list[Branch] = []
             for branch in kept:
-                candidates += expand(branch, actions) if branch.live else [branch]
+                candidates += expand(branch, actions, rng) if branch.live else [branch]
             kept = select(candidates, width, score)
             for rank, branch in enumerate(kept):
                 if branch.branch_id == UNNAMED:

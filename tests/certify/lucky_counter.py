@@ -2,8 +2,8 @@
 
 The counter goes round a shared table of 16 entries. A step adds the action and one to it, and pays
 the entry it lands on and a draw in 0 … 2; the score adds up what was paid. An episode terminates
-on the context's goal and is then solved if the score is positive; it is truncated after `limit`
-steps.
+on the context's goal; it is truncated after `limit` steps. It is solved by a step after which the
+score is above 6, at the end or before.
 """
 
 import numpy as np
@@ -61,13 +61,15 @@ class LuckyCounter(BranchEnv):
             reward = torch.where(branches.depth == 3, reward + 1, reward)
         if self.fault == "shared":
             shared["table"][index[branches.depth == 2], 5] += 1
+        if self.fault == "shared, behind torch's back":
+            shared["table"].numpy()[index[branches.depth == 2], 5] += 1
         score = branches.state["score"] + reward
         terminated = count == shared["goal"][index]
         truncated = (branches.depth + 1 >= self.limit) & ~terminated
         if self.fault == "truncated":
             truncated = branches.depth + 1 >= self.limit
         state = {"count": count, "score": score}
-        return Transition(state, reward, terminated, truncated, terminated & (score > 0))
+        return Transition(state, reward, terminated, truncated, score > 6)
 
     def observation(self, shared, branches):
         count = branches.state["count"].to(torch.int64)
@@ -104,7 +106,7 @@ class LuckyCounterOracle(Oracle):
         self.score += reward
         terminated = self.count == goal
         truncated = self.depth + 1 >= self.limit and not terminated
-        return reward, terminated, truncated, terminated and self.score > 0
+        return reward, terminated, truncated, self.score > 6
 
     def observe(self):
         paid = np.array([self.score, self.context[0][self.count]], np.int32)

@@ -69,8 +69,11 @@ def test_a_wrong_observation_is_found():
 
 
 def test_a_written_shared_field_is_named():
-    result = first_difference("shared")
-    assert result.difference.field == "shared.table"
+    found = first_difference("shared, behind torch's back").difference
+    assert (found.field, found.got) == ("shared.table", "written by something else")
+    found = first_difference("shared").difference  # the environment sees this one itself
+    assert found.field == "error"
+    assert "wrote into field `table`" in found.got
 
 
 def test_the_operations_up_to_the_difference_replay():
@@ -82,7 +85,9 @@ def test_the_operations_up_to_the_difference_replay():
     assert again.difference == result.difference
 
 
-@pytest.mark.parametrize("fault", ["reward", "shared", "observation", "truncated"])
+@pytest.mark.parametrize(
+    "fault", ["reward", "shared", "shared, behind torch's back", "observation", "truncated"]
+)
 def test_faults_are_caught_by_the_quick_matrix(fault):
     known = registration(faulty(fault))
     for row in rows(known):

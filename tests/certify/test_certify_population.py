@@ -101,8 +101,11 @@ def test_same_step_restarts_at_once_and_keeps_the_last_observation():
     assert ids(model) == [3, None, None]
     assert outcome.observations[0].tolist() == [2, 1]
     assert outcome.observations[2].tolist() == [1, 3]
-    assert {slot: last.tolist() for slot, last in outcome.final.items()} == {0: [1, 3]}
+    assert {slot: (last.tolist(), solved) for slot, (last, solved) in outcome.final.items()} == {
+        0: ([1, 3], True)
+    }
     assert outcome.live == [True, False, False]
+    assert outcome.solved == [False, False, True]
 
 
 def test_restarts_in_one_step_are_numbered_by_slot():
@@ -134,7 +137,7 @@ def test_a_prune_that_ends_a_root_restarts_it_at_the_next_step():
     assert ids(model) == [0, -2, None, None]
     branch = model.history[1][1][3]
     assert (branch.pruned, branch.truncated, branch.terminated) == (True, True, False)
-    assert model.observe()[1].tolist() == [0, 0]
+    assert model.observe()[1].tolist() == [1, 1]  # readable until the step
     model.step([ON] * 4)
     assert ids(model) == [0, 4, None, None]
 
@@ -235,6 +238,17 @@ def test_branch_step_keeps_all_children_without_a_width():
     branch_step(model)
     assert ids(model) == [2, -4, -5, 5, -7, -8]
     assert roots(model) == [0, 0, 0, 1, 1, 1]
+
+
+def test_ended_branches_that_wait_compete_for_the_width():
+    model = population(5, 1, AutoresetMode.DISABLED, make=Flat)
+    model.fork([0, 0])
+    model.step([END, ON, CUT, ON, ON])
+    assert ids(model) == [-1, 1, -3, None, None]
+    branch_step(model, width=3)  # all score 0: slot 0, slot 1's ON and END, then CUT and slot 2
+    assert ids(model) == [-1, 3, -5, None, None]
+    branch_step(model)
+    assert ids(model) == [-1, 5, -5, -7, -8]
 
 
 def test_branch_step_keeps_only_what_solves_a_solved_root():

@@ -1,3 +1,5 @@
+import importlib
+
 import pytest
 import torch
 
@@ -12,7 +14,7 @@ LAUNCHERS = {
 @pytest.fixture
 def launched(monkeypatch):
     """Lists the Triton launchers in the order they ran; they find fresh memory poisoned."""
-    kernels = pytest.importorskip("triton") and __import__("branchrt_gym.kernels").kernels
+    pytest.importorskip("triton")
     names = []
 
     def spy(module, name):
@@ -24,10 +26,9 @@ def launched(monkeypatch):
 
         monkeypatch.setattr(module, name, listed)
 
-    for module in LAUNCHERS:
-        __import__(f"branchrt_gym.kernels.{module}")
-        for name in LAUNCHERS[module]:
-            spy(getattr(kernels, module), name)
+    for module, launchers in LAUNCHERS.items():
+        for name in launchers:
+            spy(importlib.import_module(f"branchrt_gym.kernels.{module}"), name)
     torch.use_deterministic_algorithms(True, warn_only=True)  # fills what torch.empty returns
     assert torch.empty(1, dtype=torch.int64).item() == 2**63 - 1
     yield names

@@ -134,6 +134,16 @@ class TestBothForms:
             expected[29:37] = expected[5:13]
             assert around.tolist() == expected
 
+    def test_an_allocation_that_is_itself_at_an_odd_address(self, impl):
+        memory = bytearray(range(200))
+        for shift in range(8):
+            base = torch.frombuffer(memory, dtype=torch.int8, offset=shift, count=100)
+            for skip in (0, 4, 8 - shift):
+                field = base[skip : skip + 24].view(3, 8)
+                expected = [*field.tolist()[:2], field.tolist()[0]]
+                copy_rows([field], torch.tensor([0]), torch.tensor([2]), impl=impl)
+                assert field.tolist() == expected
+
     def test_nothing_named_changes_nothing(self, impl):
         fields = noise(4)
         before = [rows_of(field) for field in fields]
