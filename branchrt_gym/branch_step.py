@@ -145,6 +145,7 @@ def branch_step(
     rng: Rng = "split",
     max_depth: int | None = None,
     compete_done: bool = True,
+    more_entries: int = 0,
 ) -> tuple[Frontier, Tensor, Tensor]:
     """Expands every live branch, verifies the children, and keeps those that a policy chooses.
 
@@ -162,6 +163,8 @@ def branch_step(
         rng: Whether children have futures of their own or their parent's.
         max_depth: Truncate children at this depth.
         compete_done: Whether DONE branches compete; if not, they stay as they are.
+        more_entries: Entries of the lineage that the caller will write right after, to be made
+            sure of before anything is changed.
 
     Returns:
         The frontier, and of all children in order `rewards: [M]` and `done: [M] bool`.
@@ -202,7 +205,8 @@ def branch_step(
             f"{frontier.num_slots} slots can take them; give a policy that keeps fewer, or make "
             "the frontier larger. Nothing was changed"
         )
-    frontier.make_room(kept.shape[0] + int(childless.sum()))
+    pruned = frontier.rows_of(childless)[0].shape[0]
+    frontier.make_room(kept.shape[0] + pruned + more_entries)
     frontier.mark_pruned(childless)
     frontier.solved.copy_(solved)
     flags = TRANSITION + children.terminated * TERMINATED + truncated * TRUNCATED + passed * SOLVED

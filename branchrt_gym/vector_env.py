@@ -334,13 +334,13 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             rng=rng,
             max_depth=self.max_episode_steps,
             compete_done=disabled,
+            more_entries=0 if disabled else self.num_envs,
         )
         if not disabled:
             reserved = settle(frontier, (frontier.status == DONE) & ~held)
             if self.autoreset_mode == AutoresetMode.SAME_STEP:
                 waiting = waiting | reserved
             if self._happens(waiting):
-                frontier.make_room(self.num_envs)
                 restart(frontier, env, waiting, self.num_contexts)
         return result
 

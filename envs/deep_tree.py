@@ -64,6 +64,11 @@ class DeepTree(BranchEnv):
         for name, (value, most) in ranges.items():
             if not 1 <= value <= most:
                 raise ValueError(f"`{name}` is {value}; expected 1 … {most}")
+        if depth * value_range >= 2**31:
+            raise ValueError(
+                f"`depth` is {depth} and `value_range` {value_range}; expected a product below "
+                "2**31, so that scores fit in int32"
+            )
         if window % 2 == 0:
             raise ValueError(f"`window` is {window}; expected an odd number, centred")
         self.width = width
@@ -81,6 +86,7 @@ class DeepTree(BranchEnv):
                 "score": branch((), torch.int32),
             }
         )
+        self._scales: dict[torch.device, Tensor] = {}
         self.single_observation_space = spaces.Box(-1.0, 1.0, (2 + window,), np.float32)
         self.single_action_space = spaces.Discrete(fanout)
 
@@ -158,7 +164,7 @@ class DeepTree(BranchEnv):
         seen[:, 1] = branches.state["score"]
         entries = shared["context"].view(-1).index_select(0, around.view(-1))
         seen[:, 2:] = entries.view(around.shape)
-        return seen.div_(self._scales(position.device))
+        return seen.div_(self._scales_on(position.device))
 
     def render(
         self, shared: Mapping[str, np.ndarray], branch: Mapping[str, np.ndarray], mode: str
@@ -175,9 +181,12 @@ class DeepTree(BranchEnv):
             target=int(shared["target"]),
         )
 
-    def _scales(self, device: torch.device) -> Tensor:
-        scales = [self.depth, self.value_range * self.depth, *[self.value_range] * self.window]
-        return torch.tensor(scales, dtype=torch.float32, device=device)
+    def _scales_on(self, device: torch.device) -> Tensor:
+        """What an observation's entries are divided by; made once for a device."""
+        if device not in self._scales:
+            scales = [self.depth, self.value_range * self.depth, *[self.value_range] * self.window]
+            self._scales[device] = torch.tensor(scales, dtype=torch.float32, device=device)
+        return self._scales[device]
 
     def _scale(self, bits: Tensor) -> Tensor:
         """Scales 32 hashed bits, `int32`, to a position: `(bits * width) >> 32`."""
