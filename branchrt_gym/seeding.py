@@ -51,14 +51,14 @@ def check_seeds(seed: int | Sequence[int] | np.ndarray, count: int) -> Tensor:
         ends = [int(seed), int(seed) + count - 1]
     else:
         given = seed.tolist() if isinstance(seed, np.ndarray | Tensor) else seed
-        if not isinstance(given, list | tuple):
+        if not isinstance(given, list | tuple | range):
             raise TypeError(f"`seed` is {type(seed).__name__}; expected an int or one per root")
         for value in given:
             if not isinstance(value, int | np.integer) or isinstance(value, bool):
                 raise TypeError(f"`seed` holds {value!r}; expected ints, one per root")
         if len(given) != count:
             raise ValueError(f"`seed` has {len(given)} entries; expected {count}, one per root")
-        values = ends = [int(value) for value in given]
+        values = ends = [int(value) for value in given] or [0]
     if min(ends) < 0 or max(ends) >= 2**63:
         raise ValueError(
             f"`seed` reaches from {min(ends)} to {max(ends)}; expected seeds in 0 … 2**63 - 1"

@@ -79,7 +79,7 @@ def test_step_fork_prune_compact_do_not_wait():
 
 @pytest.mark.parametrize(
     ("parents", "counts", "error"),
-    [([9], 1, SlotError), ([0, 1], 40, FrontierFullError), ([64], 1, SlotError)],
+    [([9], 1, SlotError), ([0, 1], 30, FrontierFullError), ([64], 1, SlotError)],
 )
 def test_a_fork_that_cannot_be_changes_nothing_and_raises_at_the_next_look(parents, counts, error):
     envs = make("cuda")
