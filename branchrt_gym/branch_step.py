@@ -22,7 +22,7 @@ from branchrt_gym.kernels import fold
 from branchrt_gym.lineage import SOLVED, TERMINATED, TRANSITION, TRUNCATED
 from branchrt_gym.policies import Policy
 from branchrt_gym.seeding import Rng, check_rng, fork_key
-from branchrt_gym.slots import DONE, FREE, LIVE
+from branchrt_gym.slots import DONE, FREE, LIVE, read_array
 
 __all__ = [
     "Batch",
@@ -343,7 +343,7 @@ def _verdicts(
 def _column(
     name: str, values: Any, dtype: torch.dtype, number: int, device: torch.device
 ) -> Tensor:
-    given = torch.as_tensor(values, device=device)
+    given = read_array(name, values, device, f"{number} entries, one for each child")
     whole = not dtype.is_floating_point
     kind_differs = (dtype == torch.bool) != (given.dtype == torch.bool)
     if number and (

@@ -91,9 +91,12 @@ class CheckedEnv(BranchEnv):
         if not self._due("transition"):
             return self.rules.transition(shared, branches, action)
         versions = {name: field._version for name, field in shared.items()}
-        step = self.rules.transition(shared, branches, action)
+        before = {name: field.clone() for name, field in shared.items()} if self.debug else {}
+        lent = dict(shared)
+        step = self.rules.transition(lent, branches, action)
         for name, field in shared.items():
-            if field._version != versions[name]:
+            touched = lent.get(name) is not field or field._version != versions[name]
+            if touched or (name in before and not torch.equal(field, before[name])):
                 raise ContractError(
                     f"`transition` wrote into field `{name}`, which is `shared`; declare it "
                     "`branch` if a transition must change it"
@@ -167,6 +170,8 @@ def _expect(hook: str, name: str, value: Any, dtype: torch.dtype, shape: tuple[i
 
 def _expect_tree(seen: Any, rest: Any, count: int, name: str = "observation") -> None:
     if isinstance(rest, dict):
+        if not isinstance(seen, dict):
+            raise ContractError(f"`{name}` is {type(seen).__name__}; expected a dict, as its space")
         _same_names(f"`{name}`", seen, rest)
         for key in rest:
             _expect_tree(seen[key], rest[key], count, f"{name}[{key!r}]")

@@ -60,6 +60,7 @@ RESERVED = (
     "reward",
     "root",
     "status",
+    "verdict_score",
 )
 
 Kind = Literal["shared", "branch", "paged", "log"]

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = ["SearchTree", "best_ranks", "choose_root", "draw", "read_tree"]
 
-# Colours of Okabe and Ito, told apart with any colour vision; the map is viridis's kin, cividis.
+# Colours of Okabe and Ito, told apart with any colour vision, as is the map, cividis.
 BEST, KEPT, MEDIAN, TARGET = "#D55E00", "#56B4E9", "#333333", "#009E73"
-COLOUR_MAP = "cividis"
-EARLY = 12  # levels in which a path that starts poor is behind
+_SHADES = np.linspace(0, 0.9, 64)  # of cividis; the rest is too bright for thin lines on white
+EARLY = 8  # levels in which a path that starts poor is behind
 FONT = {"font.family": "DejaVu Sans", "font.size": 12.5, "axes.titlesize": 14.5}
 
 
@@ -63,7 +63,7 @@ def choose_root(result: SearchResult) -> int:
 
     Only where no root is solved, one that is not. The lowest number wins a draw.
     """
-    behind = best_ranks(result)[:, : EARLY + 1].sum(1)
+    behind = best_ranks(result)[:, : EARLY - 1].sum(1)
     lowest = behind + result.solved * (int(behind.max()) + 1)
     return int(lowest.cpu().numpy().argmax())  # NumPy's argmax is the first of equals
 
@@ -129,8 +129,11 @@ def draw(result: SearchResult, path: str | os.PathLike[str], root: int | None = 
 
 def _draw_tree(figure: Figure, axes: Axes, tree: SearchTree, width: int) -> None:
     """Draws levels by ranks, edges coloured by the score per step so far."""
+    from matplotlib import colormaps
     from matplotlib.collections import LineCollection
+    from matplotlib.colors import LinearSegmentedColormap, Normalize
     from matplotlib.patheffects import Normal, Stroke
+    from matplotlib.ticker import NullLocator
 
     edges, values, alive = [], [], []
     for level, parent in enumerate(tree.parent, start=1):
@@ -138,12 +141,19 @@ def _draw_tree(figure: Figure, axes: Axes, tree: SearchTree, width: int) -> None
             edges.append([(level - 1, above + 1), (level, rank + 1)])
             values.append(tree.score[level][rank] / level)
             alive.append(tree.survives[level][rank])
-    lasting = np.array(alive)
-    styles: dict[str, Any] = {"cmap": COLOUR_MAP, "capstyle": "round"}
-    lines = LineCollection(
-        edges, array=np.array(values), linewidths=np.where(lasting, 3.0, 1.3), **styles
-    )
+    # Those that last are drawn last. Lines and dots shrink as the levels draw together.
+    order = np.argsort(alive, kind="stable")
+    ends, score, lasting = np.array(edges)[order], np.array(values)[order], np.array(alive)[order]
+    room = 1 / (1 + ends[:, 1, 0] / 8)
+    colours: dict[str, Any] = {
+        "cmap": LinearSegmentedColormap.from_list("scores", colormaps["cividis"](_SHADES)),
+        "norm": Normalize(np.quantile(score, 0.04), score.max()),
+    }
+    widths = np.where(lasting, 0.8 + 2.4 * room, 0.5 + 1.6 * room)
+    lines = LineCollection(ends, array=score, linewidths=widths, capstyle="round", **colours)
     axes.add_collection(lines)
+    dots = np.maximum(34 * room, 8)
+    axes.scatter(*ends[:, 1].T, c=score, s=dots, linewidths=0, zorder=2.5, **colours)
     levels = np.arange(len(tree.best))
     casing = [Stroke(linewidth=7.5, foreground="white"), Normal()]
     axes.plot(levels, tree.best + 1, color=BEST, lw=4, path_effects=casing, zorder=3)
@@ -163,14 +173,20 @@ def _draw_tree(figure: Figure, axes: Axes, tree: SearchTree, width: int) -> None
         )
     axes.set(
         title=f"Search tree of root {tree.root}: the {width} kept at each level",
-        xlabel="depth (transitions)",
+        xlabel="depth (transitions, compressed to the right)",
         ylabel="rank among the kept (1 = best score)",
-        xlim=(-0.6, levels[-1] + 0.6),
+        xlim=(-0.15, levels[-1] * 1.02),
         ylim=(width + 1.3, 0.5),
         yticks=range(1, width + 1) if width <= 16 else np.linspace(1, width, 5).astype(int),
     )
-    bar = figure.colorbar(lines, ax=axes, pad=0.015, aspect=32)
-    bar.set_label("score per transition so far (thin: no descendant kept last)")
+    # The first levels, where branches change places, get most of the room.
+    axes.set_xscale("function", functions=(lambda x: np.log1p(x / 4), lambda x: 4 * np.expm1(x)))
+    ticks = [0, 1, 2, 3, 4, 6, 8, *(2**n for n in range(4, 32))]
+    axes.set_xticks([tick for tick in ticks if tick <= levels[-1]])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
+    bar = figure.colorbar(lines, ax=axes, pad=0.015, aspect=32, extend="min")
+    bar.set_label("score per transition so far")
     bar.outline.set_visible(False)  # type: ignore[operator]
 
 
@@ -182,26 +198,29 @@ def _draw_scores(
     path = np.array([score[rank] for score, rank in zip(tree.score, tree.best, strict=True)])
     low = np.array([score.min() for score in tree.score])
     high = np.array([score.max() for score in tree.score])
-    inset = axes.inset_axes((0.56, 0.08, 0.42, 0.38)) if len(levels) > 2 * EARLY else None
+    enlarged = len(levels) > 2 * EARLY
+    inset = axes.inset_axes((0.65, 0.09, 0.34, 0.3)) if enlarged else None
     for each in [axes] if inset is None else [axes, inset]:
-        each.axhline(target, color=TARGET, lw=2.5, ls=(0, (5, 2)), label="target")
-        each.fill_between(levels, low, high, color=KEPT, alpha=0.55, lw=0, label="all kept")
-        each.plot(levels, median, color=MEDIAN, lw=2, ls=":", label=f"median of {roots} roots")
-        each.plot(levels, path, color=BEST, lw=3, label="best path")
+        each.fill_between(levels, low, high, color=KEPT, alpha=0.55, lw=0, label="kept, all ranks")
+        each.plot(levels, median, color=MEDIAN, lw=2, ls=":", label=f"median best, {roots} roots")
+        each.plot(levels, path, color=BEST, lw=3, label="path of the best leaf")
+    axes.axhline(target, color=TARGET, lw=2.5, ls=(0, (5, 2)), label=f"target, {target:,.0f}")
     axes.set(
-        title=f"Score of root {tree.root}: poor first, best in the end",
+        title=f"Score of root {tree.root}",
         xlabel="depth (transitions)",
         ylabel="score",
         xlim=(0, levels[-1]),
     )
+    bottom, top = axes.get_ylim()
+    axes.set_ylim(bottom, top + 0.04 * (top - bottom))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes.legend(loc="upper left", frameon=False)
+    axes.legend(loc="upper left", bbox_to_anchor=(0.01, 0.86), frameon=False)
     if inset is not None:
-        first = slice(0, EARLY // 2 + 3)
         inset.set(
-            xlim=(0, levels[first][-1]),
-            ylim=(low[first].min() - 500, max(high[first].max(), path[first].max()) + 500),
+            xlim=(0, EARLY),
+            ylim=(low[: EARLY + 1].min() - 500, high[: EARLY + 1].max() + 500),
         )
-        inset.set_title("the first transitions", fontsize=11.5)
-        inset.tick_params(labelsize=10.5)
+        inset.set_title(f"the first {EARLY} transitions", fontsize=12)
+        inset.tick_params(labelsize=11)
+        inset.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.indicate_inset_zoom(inset, edgecolor="#777777", alpha=0.8)

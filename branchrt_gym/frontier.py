@@ -20,8 +20,9 @@ from branchrt_gym.slots import (
     NO_SLOT,
     Faults,
     Slots,
-    children_of,
     occurrence,
+    read_array,
+    read_counts,
     read_mask,
     read_slots,
 )
@@ -266,9 +267,7 @@ class Frontier:
         )
         last = self.lineage.append(
             valid,
-            parent_entry=torch.full_like(ids, NO_ENTRY),
-            branch_id=ids,
-            root=root,
+            {"parent_entry": torch.full_like(ids, NO_ENTRY), "branch_id": ids, "root": root},
         )
         self._place(
             rows,
@@ -315,13 +314,13 @@ class Frontier:
         """
         check_rng(rng)
         named = read_slots(parents, "parents", self.num_slots, self.device, self.synchronous)
-        rows = children_of(named, counts)
-        number = rows.shape[0]
+        each, number = read_counts(counts, named)
         if number == 0:
-            return rows
+            return named[:0]
         free, num_free = compact_indices(self.status == FREE)
         if number > self.num_slots:
             raise self.faults.full(number, int(num_free))
+        rows = named.repeat_interleave(each)
         slots = free[:number]
         if self.synchronous:
             self.faults.require(rows, slots, num_free, self.status)
@@ -337,7 +336,8 @@ class Frontier:
         self.forks[rows] = forks + 1 if ok is None else forks + ok.to(torch.int32)
         ids = self._new_ids(valid, number)
         last = self.lineage.append(
-            valid, parent_entry=self.last_entry[rows], branch_id=ids, root=self.root[rows]
+            valid,
+            {"parent_entry": self.last_entry[rows], "branch_id": ids, "root": self.root[rows]},
         )
         self._place(
             slots,
@@ -390,10 +390,12 @@ class Frontier:
         verdict = self.lineage.columns["flags"][last.clamp(min=0)] & SOLVED
         self.lineage.append(
             valid,
-            parent_entry=last,
-            branch_id=self.branch_id[at],
-            root=self.root[at],
-            flags=verdict | PRUNED,
+            {
+                "parent_entry": last,
+                "branch_id": self.branch_id[at],
+                "root": self.root[at],
+                "flags": verdict | PRUNED,
+            },
         )
 
     def release(self, mask: Tensor, status: int = FREE) -> None:
@@ -444,7 +446,9 @@ class Frontier:
                 "no lineage is recorded; construct with `record_lineage=True` (or with "
                 "`num_roots < num_envs`, or a Frontier with `lineage_capacity`)"
             )
-        ids = torch.as_tensor(branch_ids, device=self.device)
+        ids = read_array("branch_ids", branch_ids, self.device, "integers of shape (B,)")
+        if ids.shape == (0,):
+            ids = ids.to(torch.int64)
         if ids.ndim != 1 or ids.dtype.is_floating_point or ids.dtype == torch.bool:
             raise TypeError(
                 f"`branch_ids` is {ids.dtype} of shape {tuple(ids.shape)}; expected integers of "
@@ -470,9 +474,12 @@ class Frontier:
             step: The transition of all `N` slots.
             flags: `[N] uint8`, the lineage's flags.
         """
-        for name, column in self.state.items():
-            rows = mask if column.ndim == 1 else mask.view(-1, *[1] * (column.ndim - 1))
-            torch.where(rows, step.state[name], column, out=column)
+        fresh = {
+            name: torch.where(mask.view(-1, *[1] * (column.ndim - 1)), step.state[name], column)
+            for name, column in self.state.items()
+        }
+        for name, column in self.state.items():  # only now: a new value may be an old column
+            column.copy_(fresh[name])
         self.depth += mask
         if not self.lineage.recorded:
             return
@@ -485,13 +492,15 @@ class Frontier:
 
         entry = self.lineage.append(
             valid,
-            parent_entry=pick(self.last_entry),
-            branch_id=pick(self.branch_id),
-            root=pick(self.root),
-            flags=pick(flags),
-            action=pick(action),
-            reward=pick(step.reward),
-            **{name: pick(step.log[name]) for name in self.lineage.log_names},
+            {
+                "parent_entry": pick(self.last_entry),
+                "branch_id": pick(self.branch_id),
+                "root": pick(self.root),
+                "flags": pick(flags),
+                "action": pick(action),
+                "reward": pick(step.reward),
+                **{name: pick(step.log[name]) for name in self.lineage.log_names},
+            },
         )
         if whole:
             self.last_entry.copy_(entry)
@@ -534,7 +543,8 @@ class Frontier:
         root, parent_id = self.root[parents], self.branch_id[parents]
         ids = self._new_ids(None, slots.shape[0])
         last = self.lineage.append(
-            None, parent_entry=self.last_entry[parents], branch_id=ids, root=root, **entry
+            None,
+            {"parent_entry": self.last_entry[parents], "branch_id": ids, "root": root, **entry},
         )
         columns = {
             "root": root,
@@ -575,7 +585,7 @@ class Frontier:
         fields = [self.status, *(getattr(self, name) for name in names), *self.state.values()]
         sources = [
             status,
-            *(columns[name] for name in names),
-            *(state[name] for name in self.state),
+            *(columns[name].contiguous() for name in names),
+            *(state[name].contiguous() for name in self.state),
         ]
         copy_rows(fields, torch.arange(slots.shape[0], device=self.device), slots, sources=sources)

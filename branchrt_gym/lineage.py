@@ -79,12 +79,12 @@ class Lineage:
         self.used = 0
         self.count.zero_()
 
-    def append(self, valid: Tensor | None, **values: Tensor) -> Tensor:
+    def append(self, valid: Tensor | None, values: Mapping[str, Tensor]) -> Tensor:
         """Writes one entry for each valid row; the caller has made room with `room`.
 
         Args:
             valid: `[M] bool`, or None if all rows are.
-            **values: Columns, each `[M, …]`; those not given are written as zeros.
+            values: Columns by name, each `[M, …]`; those not given are written as zeros.
 
         Returns:
             `[M] int64`, the entry of each row, or `NO_ENTRY`.

@@ -83,13 +83,13 @@ def register(
         ours, theirs = getattr(env, space), getattr(oracle, space.removeprefix("single_"))
         if ours != theirs:
             raise ContractError(f"`{space}` is {ours}, the oracle's is {theirs}; expected equals")
-    _REGISTRATIONS[id] = Registration(id, env_class, oracle_class, given, dict(matrix or {}))
     gymnasium.register(
         id,
         entry_point=f"{oracle_class.__module__}:{oracle_class.__qualname__}",
         vector_entry_point=f"{__name__}:{env_class.__module__}.{env_class.__qualname__}",
         kwargs=given,
     )
+    _REGISTRATIONS[id] = Registration(id, env_class, oracle_class, given, dict(matrix or {}))
 
 
 def registrations() -> dict[str, Registration]:

@@ -38,8 +38,12 @@ class Snapshot:
     tensors: dict[str, Tensor]
 
     @classmethod
-    def take(cls, frontier: Frontier) -> Snapshot:
+    def take(cls, frontier: Frontier, **more: Any) -> Snapshot:
         """Copies a frontier; synchronises.
+
+        Args:
+            frontier: What to copy.
+            **more: Entries for the header, plain values.
 
         Raises:
             ValueError: If branches carry opaque payloads, which have no safe format.
@@ -66,6 +70,7 @@ class Snapshot:
             "action_shape": list(action.shape[1:]),
             "action_dtype": str(action.dtype),
             "reward_dtype": str(frontier.lineage.columns["reward"].dtype),
+            **more,
         }
         return cls(header, tensors)
 
@@ -73,39 +78,71 @@ class Snapshot:
         """Overwrites a frontier of the same contract and sizes.
 
         Raises:
-            SaveFormatError: If contract or sizes differ; nothing is changed.
+            SaveFormatError: If contract or sizes differ, or tensors are not what the header says;
+                nothing is changed.
         """
-        for name, here in {
-            "contract": frontier.contract.hash,
-            "num_slots": frontier.num_slots,
-            "num_roots": frontier.num_roots,
-        }.items():
-            if self.header[name] != here:
-                raise SaveFormatError(
-                    f"the snapshot's `{name}` is {self.header[name]!r}; expected {here!r}, this "
-                    "frontier's. Restore into an environment constructed with the same arguments"
-                )
-        count = self.tensors["lineage.branch_id"].shape[0]
+        self.expect(
+            contract=frontier.contract.hash,
+            num_slots=frontier.num_slots,
+            num_roots=frontier.num_roots,
+        )
         lineage = frontier.lineage
-        if lineage.recorded and not self.header["lineage_capacity"]:
+        fixed = _columns(frontier)
+        for name, column in fixed.items():
+            self._expect_tensor(name, column.dtype, tuple(column.shape))
+        count = self._rows("lineage.branch_id")
+        for name, column in lineage.columns.items():
+            self._expect_tensor(f"lineage.{name}", column.dtype, (count, *column.shape[1:]))
+        shared = frontier.contract.of("shared")
+        for name, field in shared.items():
+            lead = (self._rows(f"shared.{name}"),) if field.per_context else ()
+            if f"shared.{name}" in self.tensors or frontier.shared:
+                self._expect_tensor(f"shared.{name}", field.dtype, (*lead, *field.shape))
+        if lineage.recorded and not self.header.get("lineage_capacity"):
             raise SaveFormatError("the snapshot has no lineage; this frontier records one")
         if lineage.recorded and count > lineage.capacity:
             raise SaveFormatError(
                 f"the snapshot's lineage has {count} entries; expected at most "
                 f"{lineage.capacity}, this frontier's `lineage_capacity`"
             )
-        for name, column in _columns(frontier).items():
+        for name, column in fixed.items():
             column.copy_(self.tensors[name])
         frontier.shared = {
-            name.removeprefix("shared."): field.to(frontier.device)
-            for name, field in self.tensors.items()
-            if name.startswith("shared.")
+            name: self.tensors[f"shared.{name}"].to(frontier.device)
+            for name in shared
+            if f"shared.{name}" in self.tensors
         }
         if lineage.recorded:
             for name, column in lineage.columns.items():
                 column[:count].copy_(self.tensors[f"lineage.{name}"])
             lineage.used = count
             lineage.count.fill_(count)
+
+    def expect(self, **entries: Any) -> None:
+        """Checks entries of the header.
+
+        Raises:
+            SaveFormatError: If one is there and differs, or a size is missing.
+        """
+        for name, here in entries.items():
+            if self.header.get(name) != here:
+                raise SaveFormatError(
+                    f"the snapshot's `{name}` is {self.header.get(name)!r}; expected {here!r}, "
+                    "this frontier's. Restore into an environment constructed with the same "
+                    "arguments"
+                )
+
+    def _rows(self, name: str) -> int:
+        tensor = self.tensors.get(name)
+        return tensor.shape[0] if tensor is not None and tensor.ndim else 0
+
+    def _expect_tensor(self, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+        tensor = self.tensors.get(name)
+        if tensor is None or tensor.dtype != dtype or tuple(tensor.shape) != shape:
+            found = "missing" if tensor is None else f"{tensor.dtype} of {tuple(tensor.shape)}"
+            raise SaveFormatError(
+                f"the snapshot of the frontier has `{name}` {found}; expected {dtype} of {shape}"
+            )
 
 
 def _columns(frontier: Frontier) -> dict[str, Tensor]:
@@ -167,29 +204,35 @@ def load(
             tensors = {name: file.get_tensor(name) for name in file.keys()}
     except SafetensorError as error:
         raise SaveFormatError(f"`{path}` is truncated or no safetensors file: {error}") from error
-    header = json.loads(text) if text else {}
-    if header.get("format") != FORMAT:
+    try:
+        header = json.loads(text) if text else {}
+    except ValueError:
+        header = {}
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise SaveFormatError(f"`{path}` was not saved by BranchRT; expected a {FORMAT} file")
     if header.get("version") != VERSION:
         raise SaveFormatError(
             f"`{path}` has format version {header.get('version')!r}; this version reads {VERSION}"
         )
     wanted = Contract({}) if contract is None else contract
-    if header["contract"] != wanted.hash:
+    if header.get("contract") != wanted.hash:
         raise SaveFormatError(
-            f"`{path}` was saved under contract {header['contract']}; expected {wanted.hash}. "
+            f"`{path}` was saved under contract {header.get('contract')}; expected {wanted.hash}. "
             "The environment's fields, or parameters that shape them, have changed since"
         )
-    frontier = Frontier(
-        header["num_slots"],
-        header["num_roots"],
-        contract,
-        action_shape=tuple(header["action_shape"]),
-        action_dtype=_dtype(header["action_dtype"]),
-        reward_dtype=_dtype(header["reward_dtype"]),
-        lineage_capacity=header["lineage_capacity"],
-        device=device,
-    )
+    try:
+        frontier = Frontier(
+            header["num_slots"],
+            header["num_roots"],
+            contract,
+            action_shape=tuple(header["action_shape"]),
+            action_dtype=_dtype(header["action_dtype"]),
+            reward_dtype=_dtype(header["reward_dtype"]),
+            lineage_capacity=header["lineage_capacity"],
+            device=device,
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise SaveFormatError(f"`{path}` has a damaged header: {error!r}") from error
     Snapshot(header, tensors).put(frontier)
     return frontier
 

@@ -16,7 +16,7 @@ from branchrt_gym.kernels import fold, top_k_per_root
 from branchrt_gym.policies import Beam
 from branchrt_gym.roots import Roots, make_roots
 from branchrt_gym.seeding import Rng, check_rng, fork_key
-from branchrt_gym.slots import Slots
+from branchrt_gym.slots import Slots, read_array
 from branchrt_gym.trajectories import Trajectories
 
 __all__ = ["NO_CHOICE", "Population", "SearchResult", "search"]
@@ -92,8 +92,10 @@ class SearchResult:
             ValueError: For an id that the search did not give.
         """
         device = self.branch_id.device
-        ids = self.branch_id if branch_ids is None else torch.as_tensor(branch_ids, device=device)
-        ids = ids.to(torch.int64)
+        ids = self.branch_id
+        if branch_ids is not None:
+            ids = read_array("branch_ids", branch_ids, device, "integers of shape (B,)")
+            ids = ids.to(torch.int64)
         level, root, rank = self._locate(ids)
         actions = torch.zeros(ids.shape[0], self.levels, dtype=torch.int64, device=device)
         place = rank

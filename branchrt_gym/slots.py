@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,8 +20,9 @@ __all__ = [
     "NO_SLOT",
     "Faults",
     "Slots",
-    "children_of",
     "occurrence",
+    "read_array",
+    "read_counts",
     "read_mask",
     "read_slots",
 ]
@@ -35,6 +37,35 @@ NO_ROOT = -1
 NO_BRANCH = -1
 
 Slots = Tensor | np.ndarray | Sequence[int]
+
+
+def read_array(name: str, given: Any, device: torch.device, expected: str) -> Tensor:
+    """Returns any array of numbers or bools, or nested lists of them, as a tensor.
+
+    Args:
+        name: The caller's argument, for the error's text.
+        given: What the caller passed; never written to.
+        device: Where the tensor shall be.
+        expected: What it should have been, for the error's text.
+
+    Raises:
+        TypeError: If it is not one array of numbers or bools.
+    """
+    if isinstance(given, Tensor):
+        return given.to(device)
+    try:
+        array = np.asarray(given)
+    except ValueError:  # ragged lists
+        array = np.asarray(None)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"`{name}` is {given!r}; expected {expected}")
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        array = array.astype(np.int64)
+    forward = all(stride >= 0 for stride in array.strides)
+    plain = forward and array.flags.writeable and array.dtype.isnative
+    if not plain:
+        array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
+    return torch.from_numpy(array).to(device)
 
 
 def read_slots(
@@ -53,7 +84,7 @@ def read_slots(
         TypeError: If they are not integers in one dimension.
         SlotError: If one is outside `0 … N - 1`.
     """
-    rows = torch.as_tensor(given, device=device)
+    rows = read_array(name, given, device, "a list of slots, integers of shape (M,)")
     if rows.ndim == 1 and rows.numel() == 0:
         return rows.to(torch.int64)
     if rows.ndim != 1 or rows.dtype.is_floating_point or rows.dtype == torch.bool:
@@ -72,7 +103,9 @@ def read_slots(
     return rows
 
 
-def read_mask(given: Slots | Sequence[bool], status: Tensor, check: bool) -> Tensor:
+def read_mask(
+    given: Slots | Sequence[bool], status: Tensor, check: bool, *, done_waits: bool = False
+) -> Tensor:
     """Returns slots, or a `[N] bool` mask, as a mask.
 
     Slots named one by one must not be free; a mask may cover free slots.
@@ -81,9 +114,10 @@ def read_mask(given: Slots | Sequence[bool], status: Tensor, check: bool) -> Ten
         given: The caller's slots or mask.
         status: `[N] int8`.
         check: Whether to look at the values, which synchronises.
+        done_waits: Whether a DONE slot is reserved for a restart, and may not be named either.
     """
     count = status.shape[0]
-    which = torch.as_tensor(given, device=status.device)
+    which = read_array("slots", given, status.device, "slots, or a bool for each slot")
     if which.dtype == torch.bool:
         if which.shape != (count,):
             raise ValueError(
@@ -95,25 +129,33 @@ def read_mask(given: Slots | Sequence[bool], status: Tensor, check: bool) -> Ten
     if check and bool((status[rows] == FREE).any()):
         free = rows[status[rows] == FREE].tolist()
         raise SlotError(f"`slots` names {free[:8]}, which are free; expected live branches")
+    if check and done_waits and bool((status[rows] == DONE).any()):
+        slot = int(rows[status[rows] == DONE][0])
+        raise SlotError(
+            f"`slots` names slot {slot}, which waits for its root to restart at the next step; "
+            "expected live branches"
+        )
     mask = torch.zeros(count, dtype=torch.bool, device=status.device)
     return mask.index_fill_(0, rows.clamp(0, count - 1), True)
 
 
-def children_of(parents: Tensor, counts: int | Slots) -> Tensor:
-    """Repeats each of `[P]` parents once per child; `counts` as a tensor synchronises."""
+def read_counts(counts: int | Slots, parents: Tensor) -> tuple[int | Tensor, int]:
+    """Returns the children of each parent and their sum; a tensor of counts synchronises."""
     if isinstance(counts, int | np.integer) and not isinstance(counts, bool):
         if counts < 0:
             raise ValueError(f"`counts` is {counts}; expected 0 or more children")
-        return parents if counts == 1 else parents.repeat_interleave(int(counts))
-    each = torch.as_tensor(counts, device=parents.device)
+        return int(counts), int(counts) * parents.shape[0]
+    wanted = f"an int, or integers of shape {tuple(parents.shape)}, one for each parent"
+    each = read_array("counts", counts, parents.device, wanted)
+    if each.numel() == 0:
+        each = each.to(torch.int64)
     if each.shape != parents.shape or each.dtype.is_floating_point or each.dtype == torch.bool:
         raise ValueError(
-            f"`counts` is {each.dtype} of shape {tuple(each.shape)}; expected an int, or integers "
-            f"of shape {tuple(parents.shape)}, one for each parent"
+            f"`counts` is {each.dtype} of shape {tuple(each.shape)}; expected {wanted}"
         )
     if bool((each < 0).any()):
         raise ValueError(f"`counts` holds {int(each.min())}; expected 0 or more children")
-    return parents.repeat_interleave(each)
+    return each, int(each.sum())
 
 
 def occurrence(rows: Tensor) -> Tensor:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from functools import wraps
+from typing import Any, Literal, TypeVar, cast
 
 import gymnasium
 import numpy as np
@@ -16,12 +18,12 @@ from branchrt_gym.autoreset import lowest_of_roots, restart, settle
 from branchrt_gym.branch_step import Policy, Verifier, branch_step
 from branchrt_gym.checked import CheckedEnv
 from branchrt_gym.contract import BranchEnv
-from branchrt_gym.errors import ClosedError, NotResetError, OptionsError, SlotError
+from branchrt_gym.errors import ClosedError, NotResetError, OptionsError
 from branchrt_gym.frontier import Frontier, check_device
 from branchrt_gym.lineage import SOLVED, TERMINATED, TRANSITION, TRUNCATED
 from branchrt_gym.saving import Snapshot
 from branchrt_gym.seeding import Rng, check_seeds, context_key, draw_context, episode_key
-from branchrt_gym.slots import DONE, FREE, LIVE, NO_ROOT, Slots, read_mask
+from branchrt_gym.slots import DONE, FREE, LIVE, NO_ROOT, Slots, read_array, read_mask
 from branchrt_gym.structure import (
     action_bounds,
     action_layout,
@@ -34,6 +36,26 @@ from branchrt_gym.trajectories import Trajectories
 __all__ = ["BranchingVectorEnv"]
 
 MAX_CONTEXTS = 64  # contexts made by default: many roots may index one
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _whole_or_nothing(method: Method) -> Method:
+    """With `debug`, puts the population back if a hook fails half-way through a call."""
+
+    @wraps(method)
+    def guarded(self: BranchingVectorEnv, *args: Any, **kwargs: Any) -> Any:
+        if not (self.env.debug and self._ready) or self.closed:
+            return method(self, *args, **kwargs)
+        before = Snapshot.take(self.frontier)
+        try:
+            return method(self, *args, **kwargs)
+        except Exception:
+            before.put(self.frontier)
+            raise
+
+    return cast(Method, guarded)
 
 
 class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
@@ -110,7 +132,18 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         record = roots < num_envs if record_lineage is None else record_lineage
         if lineage_capacity is None:
             lineage_capacity = max(min(256 * num_envs, 1 << 24), 4 * num_envs)
-        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        if record and lineage_capacity < roots:
+            raise ValueError(
+                f"`lineage_capacity` is {lineage_capacity}; expected at least {roots}, an entry "
+                "for each root"
+            )
+        try:
+            self.autoreset_mode = AutoresetMode(autoreset_mode)
+        except ValueError as error:
+            expected = ", ".join(repr(mode.value) for mode in AutoresetMode)
+            raise ValueError(
+                f"`autoreset_mode` is {autoreset_mode!r}; expected an AutoresetMode, or {expected}"
+            ) from error
         self.env = CheckedEnv(env, debug=debug)
         self.num_envs = num_envs
         self.num_roots = roots
@@ -120,7 +153,7 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.device = check_device(device)
         self.max_episode_steps = max_episode_steps
         self.render_mode = render_mode
-        self.metadata = {**env.metadata, "autoreset_mode": self.autoreset_mode}
+        self.metadata = {**deepcopy(env.metadata), "autoreset_mode": self.autoreset_mode}
         self.single_observation_space = env.single_observation_space
         self.single_action_space = env.single_action_space
         self.observation_space = batch_space(env.single_observation_space, num_envs)
@@ -144,6 +177,7 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     # Gymnasium's interface ----------------------------------------------------------------
 
+    @_whole_or_nothing
     def reset(
         self,
         *,
@@ -166,9 +200,11 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if self.closed:
             raise ClosedError("`reset` after `close`; make a new environment")
         options = {} if options is None else options
-        unknown = sorted(set(options) - {"reset_mask"})
+        unknown = sorted(map(repr, set(options) - {"reset_mask"}))
         if unknown:
-            raise OptionsError(f"`options` has {unknown}; expected nothing but `reset_mask`")
+            raise OptionsError(
+                f"`options` has {', '.join(unknown)}; expected nothing but `reset_mask`"
+            )
         seeds = None if seed is None else check_seeds(seed, self.num_roots).to(self.device)
         begun = None
         if "reset_mask" in options:
@@ -186,6 +222,7 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         info = self._info(torch.zeros_like(live), live if begun is None else begun)
         return self._give(self._observe(self.frontier.status != FREE)), info
 
+    @_whole_or_nothing
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Steps every live branch; restarts ended roots as the autoreset mode says.
 
@@ -200,7 +237,8 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         frontier, env = self.frontier, self.env
         live = frontier.live
         action = self._actions(actions, live)
-        frontier.make_room(2 * self.num_envs)
+        cpu = self.device.type == "cpu"
+        frontier.make_room((int(live.sum()) if cpu else self.num_envs) + self.num_roots)
         disabled = self.autoreset_mode == AutoresetMode.DISABLED
         waiting = torch.zeros_like(live) if disabled else frontier.status == DONE
 
@@ -285,14 +323,7 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if self.autoreset_mode == AutoresetMode.DISABLED:
             frontier.prune(which)
             return
-        mask = read_mask(which, frontier.status, frontier.synchronous)
-        named = torch.as_tensor(which).dtype != torch.bool
-        if named and frontier.synchronous and bool((mask & (frontier.status == DONE)).any()):
-            slot = int((mask & (frontier.status == DONE)).nonzero()[0])
-            raise SlotError(
-                f"`slots` names slot {slot}, which waits for its root to restart at the next "
-                "step; expected live branches"
-            )
+        mask = read_mask(which, frontier.status, frontier.synchronous, done_waits=True)
         mask = mask & frontier.live
         frontier.mark_pruned(mask)
         settle(frontier, mask)
@@ -310,6 +341,7 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         keep_done = self.autoreset_mode != AutoresetMode.DISABLED
         return self._give(self.frontier.compact(keep_done=keep_done))
 
+    @_whole_or_nothing
     def branch_step(
         self, verifier_fn: Verifier | None = None, policy: Policy | None = None, rng: Rng = "split"
     ) -> tuple[Frontier, Tensor, Tensor]:
@@ -369,7 +401,8 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def snapshot(self) -> Snapshot:
         """Takes the whole population, random keys and lineage; shared fields by reference."""
         self._require_reset("snapshot")
-        return Snapshot.take(self.frontier)
+        mode = self.autoreset_mode.value
+        return Snapshot.take(self.frontier, autoreset_mode=mode, num_contexts=self.num_contexts)
 
     def restore(self, snapshot: Snapshot) -> Any:
         """Puts a snapshot back and returns the observations, without a step.
@@ -379,6 +412,13 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """
         if self.closed:
             raise ClosedError("`restore` after `close`; make a new environment")
+        snapshot.expect(
+            contract=self.frontier.contract.hash,
+            num_slots=self.num_envs,
+            num_roots=self.num_roots,
+            num_contexts=snapshot.header.get("num_contexts") and self.num_contexts,
+            autoreset_mode=snapshot.header.get("autoreset_mode") and self.autoreset_mode.value,
+        )
         snapshot.put(self.frontier)
         self._ready = True
         return self.observe()
@@ -444,8 +484,8 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return map_leaves(leaf, seen, self._rest)
 
     def _actions(self, actions: Any, live: Tensor) -> Tensor:
-        given = torch.as_tensor(actions, device=self.device)
         rest = self._rest_action
+        given = read_array("actions", actions, self.device, "one action for each slot")
         shape = (self.num_envs, *rest.shape)
         whole = not rest.dtype.is_floating_point
         fits = given.shape == shape and (
@@ -457,9 +497,9 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 f"{'integers' if whole else 'numbers'} of shape {shape}, one action per slot"
             )
         rows = live.view(-1, *[1] * rest.ndim)
-        action = torch.where(rows, given.to(rest.dtype), rest)
+        action = torch.where(rows, given, rest.to(given.dtype))
         if self._bounds is None:
-            return action
+            return action.to(rest.dtype)
         low, high = self._bounds
         inside = action.clamp(low, high)
         if self.frontier.synchronous and not torch.equal(inside, action):
@@ -468,7 +508,7 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 f"`actions` has {given[slot].tolist()} for slot {slot}; expected "
                 f"{low.tolist()} … {high.tolist()}"
             )
-        return inside
+        return inside.to(rest.dtype)
 
     def _reset_seeded(self, seeds: Tensor) -> None:
         root = torch.arange(self.num_roots, device=self.device)
@@ -502,7 +542,7 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 f"and shape {tuple(getattr(mask, 'shape', ()))}; expected a bool array of shape "
                 f"({self.num_envs},)"
             )
-        given = torch.as_tensor(mask, device=self.device)
+        given = read_array("reset_mask", mask, self.device, "a bool array")
         if not bool(given.any()):
             raise OptionsError("`reset_mask` has no True entry; expected at least one")
         return given

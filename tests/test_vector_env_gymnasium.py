@@ -60,11 +60,11 @@ def start(pair, seed=SEED, **more):
 
 
 def same(mine, their, where="result"):
-    """Asserts that two results are equal to the bit; `live` is ours alone, `t` is a clock."""
+    """Asserts that two results are equal to the bit; but `live`, ours alone, and `t`, a clock."""
     if isinstance(their, dict):
-        keep = set(mine) - {"live", "_live", "t"}
-        assert keep == set(their) - {"t"}, where
-        for name in keep:
+        names = [set(side) - {"live", "_live", "t"} for side in (mine, their)]
+        assert names[0] == names[1], where
+        for name in names[0]:
             same(mine[name], their[name], f"{where}[{name!r}]")
     elif isinstance(their, list | tuple):
         assert len(mine) == len(their), where

@@ -1,0 +1,128 @@
+"""The benches' tables, for a terminal."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from branchrt_gym.bench.deep_tree import Comparison
+from branchrt_gym.bench.step import StepComparison
+
+__all__ = ["deep_tree_table", "notes", "step_table"]
+
+NONE = "–"
+
+
+def deep_tree_table(comparison: Comparison) -> Table:
+    """Shows both approaches side by side; no time where their results differ."""
+    sizes = comparison.sizes
+    table = _table(
+        f"DeepTree on {comparison.device}: {sizes.roots:,} roots × {sizes.width:,}, "
+        f"beam {sizes.beam}, fan-out {sizes.fanout}, depth {sizes.depth}",
+        "shared frontier",
+        "general batcher",
+        "ratio",
+    )
+    found = comparison.mismatches
+    ran = found is not None
+    table.add_row("levels", f"{comparison.levels}", f"{comparison.levels}" if ran else NONE)
+    shared, general, ratio = (
+        comparison.search_seconds,
+        comparison.batcher_seconds,
+        comparison.ratio,
+    )
+    if shared and general and ratio:
+        times = _times(ratio.median, bold=True)
+        table.add_row("time, median", _ms(shared.median), _ms(general.median), times)
+        table.add_row("time, least", _ms(shared.least), _ms(general.least))
+    if comparison.whole_seconds:
+        table.add_row(f"time of {sizes.depth} levels", _ms(comparison.whole_seconds.median), NONE)
+    ours, theirs = comparison.peaks
+    more = _times(theirs / ours) if theirs and ours else ""
+    table.add_row("peak memory", _bytes(ours), _bytes(theirs), more)
+    if shared and general:
+        moved = [comparison.transitions / summary.median for summary in (shared, general)]
+        table.add_row("transitions per second", *(f"{rate:,.0f}" for rate in moved))
+    if comparison.copy_bandwidth and comparison.copy_share is not None:
+        bandwidth = f"{comparison.copy_bandwidth.median / 1e9:.1f} GB/s"
+        share = f"{comparison.copy_share:.0%} of the {bandwidth} measured"
+        table.add_row("copy bandwidth used", NONE, share)
+    solved = int(comparison.result.solved.sum())
+    table.add_row("roots solved", f"{solved} of {sizes.roots}", "the same" if ran else NONE)
+    _mismatches(table, found.count if found else None, found.compared if found else 0)
+    return table
+
+
+def step_table(comparison: StepComparison) -> Table:
+    """Shows both vector environments side by side; no rate where their results differ."""
+    sizes = comparison.sizes
+    table = _table(
+        f"DeepTree stepped, {comparison.steps} steps of an episode, context {sizes.width:,}",
+        f"branching, {sizes.slots:,} slots of {sizes.roots} roots",
+        f"SyncVectorEnv, {sizes.roots} oracles",
+        "ratio",
+    )
+    ours, theirs, ratio = comparison.branching, comparison.oracles, comparison.ratio
+    if ours and theirs and ratio:
+        table.add_row(
+            "live steps per second, median",
+            f"{ours.median:,.0f}",
+            f"{theirs.median:,.0f}",
+            _times(ratio.median, bold=True),
+        )
+        table.add_row("live steps per second, most", f"{ours.most:,.0f}", f"{theirs.most:,.0f}")
+    if comparison.oracle:
+        table.add_row("one oracle, steps per second", NONE, f"{comparison.oracle.median:,.0f}")
+    if comparison.reset_seconds:
+        table.add_row(f"reset of {sizes.slots:,} roots", _ms(comparison.reset_seconds.median), NONE)
+    _mismatches(table, comparison.mismatches, comparison.compared)
+    return table
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """Returns what the table cannot say: why the batcher ran less, and where results differ."""
+    lines = []
+    if comparison.shortened:
+        lines.append(f"The batcher was cut short: {comparison.shortened}.")
+    found = comparison.mismatches
+    if found and found.first:
+        lines.append(f"The results differ, so no time is given. First: {found.first}.")
+    if comparison.ratio:
+        low, high = comparison.ratio.low, comparison.ratio.high
+        lines.append(f"Ratio of medians, bootstrap 95 % interval: {low:.1f} … {high:.1f}.")
+    return lines
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column("")
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table
+
+
+def _mismatches(table: Table, count: int | None, compared: int) -> None:
+    if count is None:
+        table.add_row("mismatches", NONE, "not compared")
+        return
+    style = "green" if count == 0 else "bold red"
+    table.add_row("mismatches", f"[{style}]{count}[/]", f"of {compared:,} compared")
+
+
+def _times(value: float, bold: bool = False) -> str:
+    text = f"{value:.1f}×" if value < 20 else f"{value:.0f}×"
+    return f"[bold]{text}[/]" if bold else text
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:,.1f} ms" if seconds < 10 else f"{seconds:,.1f} s"
+
+
+def _bytes(count: int | None) -> str:
+    if count is None:
+        return NONE
+    size = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:,.2f} GiB"
