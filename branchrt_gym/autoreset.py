@@ -1,4 +1,4 @@
-"""When branches end and roots start again.
+"""When branches end and when roots start, and start again.
 
 Autoreset restarts roots, not branches: a branch that ends while its root lives on frees its slot;
 when the last live branch of a root ends, the lowest of the slots that ended with it is reserved
@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from branchrt_gym.contract import BranchEnv
+from branchrt_gym.errors import OptionsError
 from branchrt_gym.frontier import Frontier
-from branchrt_gym.seeding import draw_context, episode_key
+from branchrt_gym.seeding import context_key, draw_context, episode_key
 from branchrt_gym.slots import DONE, FREE, LIVE
 
-__all__ = ["lowest_of_roots", "restart", "settle"]
+__all__ = ["begin_masked", "begin_next", "begin_seeded", "restart", "settle"]
 
 
 def lowest_of_roots(frontier: Frontier, mask: Tensor) -> Tensor:
@@ -62,3 +63,76 @@ def restart(frontier: Frontier, env: BranchEnv, slots: Tensor, num_contexts: int
     context_index = draw_context(key, num_contexts)
     state = env.initial(frontier.shared, context_index, key)
     frontier.begin(rows, valid, root, context_index, key, state)
+
+
+def begin_seeded(frontier: Frontier, env: BranchEnv, seeds: Tensor, num_contexts: int) -> None:
+    """Makes the contexts and starts every root at episode 0, root `r` in context `r % C`.
+
+    Args:
+        frontier: Changed in place; ids start again at 0.
+        env: Makes the contexts and the first states.
+        seeds: `[R] int64`.
+        num_contexts: `C`.
+    """
+    root = torch.arange(frontier.num_roots, device=frontier.device)
+    context_index = root % num_contexts
+    key = episode_key(seeds, torch.zeros_like(root))
+    shared = env.initial_shared(context_key(seeds[:num_contexts]))
+    state = env.initial(shared, context_index, key)
+    frontier.start(seeds, context_index, key, state, shared)
+
+
+def begin_next(frontier: Frontier, env: BranchEnv, num_contexts: int) -> None:
+    """Starts the next episode of every root, in slots `0 … R - 1`; contexts are kept."""
+    frontier.make_room(frontier.num_slots + frontier.num_roots)
+    root = torch.arange(frontier.num_roots, device=frontier.device)
+    key = episode_key(frontier.seed, frontier.episode + 1)
+    context_index = draw_context(key, num_contexts)
+    state = env.initial(frontier.shared, context_index, key)
+    frontier.mark_pruned(frontier.live)
+    frontier.release(torch.ones_like(frontier.live))
+    frontier.begin(root, None, root, context_index, key, state)
+
+
+def begin_masked(
+    frontier: Frontier, env: BranchEnv, mask: Tensor, seeds: Tensor | None, num_contexts: int
+) -> Tensor:
+    """Restarts the roots of the masked slots, each in its lowest masked slot.
+
+    Args:
+        frontier: Changed in place.
+        env: Makes the first states.
+        mask: `[N] bool`; free slots in it are ignored.
+        seeds: `[R] int64`, to start the masked roots at episode 0 of these; None for their next
+            episode.
+        num_contexts: `C`, among which each episode's key draws.
+
+    Returns:
+        `[N] bool`, where roots were restarted.
+
+    Raises:
+        OptionsError: If that would end a live branch outside the mask; nothing is changed.
+    """
+    members = mask & (frontier.status != FREE)
+    reached = torch.zeros(frontier.num_roots + 1, dtype=torch.bool, device=mask.device)
+    reached.index_fill_(0, torch.where(members, frontier.root, frontier.num_roots), True)
+    reached = reached[: frontier.num_roots]
+    theirs = reached[frontier.root] & (frontier.status != FREE)
+    stranded = theirs & ~mask & frontier.live
+    if bool(stranded.any()):
+        slot = int(stranded.nonzero()[0])
+        raise OptionsError(
+            f"`reset_mask` restarts root {int(frontier.root[slot])}, whose branch in slot {slot} "
+            "is live and outside the mask; mask all live branches of a root, or prune the others "
+            "first"
+        )
+    frontier.make_room(frontier.num_slots + frontier.num_roots)
+    first = lowest_of_roots(frontier, members)
+    frontier.mark_pruned(theirs & frontier.live)
+    frontier.release(theirs)
+    if seeds is not None:
+        frontier.seed.copy_(torch.where(reached, seeds, frontier.seed))
+        frontier.episode.masked_fill_(reached, -1)
+    if bool(members.any()):
+        restart(frontier, env, first, num_contexts)
+    return first

@@ -70,7 +70,10 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    # No thread of its own: it would take a core from what is being measured.
+    with Progress(
+        *columns, console=Console(stderr=True), transient=True, auto_refresh=False
+    ) as bar:
         task = bar.add_task("", total=None)
 
         def show(stage: str, done: int, total: int) -> None:
@@ -173,7 +176,7 @@ def certify(
             with _progress() as show:
 
                 def report(done: int, total: int, row: Row) -> None:
-                    show(row.title, done, total)  # noqa: B023 - called within this turn only
+                    show(row.title, done, total)
 
                 made = certification.certify(name, matrix, device=device, progress=report)
             certificates.append(made)

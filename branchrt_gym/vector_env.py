@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
-from branchrt_gym.autoreset import lowest_of_roots, restart, settle
+from branchrt_gym.autoreset import begin_masked, begin_next, begin_seeded, restart, settle
 from branchrt_gym.branch_step import Policy, Verifier, branch_step
 from branchrt_gym.checked import CheckedEnv
 from branchrt_gym.contract import BranchEnv
@@ -22,8 +22,8 @@ from branchrt_gym.errors import ClosedError, NotResetError, OptionsError
 from branchrt_gym.frontier import Frontier, check_device
 from branchrt_gym.lineage import SOLVED, TERMINATED, TRANSITION, TRUNCATED
 from branchrt_gym.saving import Snapshot
-from branchrt_gym.seeding import Rng, check_seeds, context_key, draw_context, episode_key
-from branchrt_gym.slots import DONE, FREE, LIVE, NO_ROOT, Slots, read_array, read_mask
+from branchrt_gym.seeding import Rng, check_seeds
+from branchrt_gym.slots import DONE, FREE, NO_ROOT, Slots, read_array, read_mask
 from branchrt_gym.structure import (
     action_bounds,
     action_layout,
@@ -208,15 +208,16 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         seeds = None if seed is None else check_seeds(seed, self.num_roots).to(self.device)
         begun = None
         if "reset_mask" in options:
-            begun = self._reset_masked(self._reset_mask(options["reset_mask"]), seeds)
+            mask = self._reset_mask(options["reset_mask"])
+            begun = begin_masked(self.frontier, self.env, mask, seeds, self.num_contexts)
         elif seeds is None and self._ready:
-            self._reset_all()
+            begin_next(self.frontier, self.env, self.num_contexts)
         else:
             super().reset(seed=seed if isinstance(seed, int) else None)
             if seeds is None:
                 first = int(self.np_random.integers(2**62))
                 seeds = check_seeds(first, self.num_roots).to(self.device)
-            self._reset_seeded(seeds)
+            begin_seeded(self.frontier, self.env, seeds, self.num_contexts)
         self._ready = True
         live = self.frontier.live
         info = self._info(torch.zeros_like(live), live if begun is None else begun)
@@ -510,25 +511,6 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             )
         return inside.to(rest.dtype)
 
-    def _reset_seeded(self, seeds: Tensor) -> None:
-        root = torch.arange(self.num_roots, device=self.device)
-        context_index = root % self.num_contexts
-        key = episode_key(seeds, torch.zeros_like(root))
-        shared = self.env.initial_shared(context_key(seeds[: self.num_contexts]))
-        state = self.env.initial(shared, context_index, key)
-        self.frontier.start(seeds, context_index, key, state, shared)
-
-    def _reset_all(self) -> None:
-        frontier = self.frontier
-        frontier.make_room(2 * self.num_envs)
-        frontier.mark_pruned(frontier.live)
-        frontier.release(torch.ones_like(frontier.live))
-        root = torch.arange(self.num_roots, device=self.device)
-        key = episode_key(frontier.seed, frontier.episode + 1)
-        context_index = draw_context(key, self.num_contexts)
-        state = self.env.initial(frontier.shared, context_index, key)
-        frontier.begin(root, None, root, context_index, key, state)
-
     def _reset_mask(self, mask: Any) -> Tensor:
         self._require_reset("reset with a reset_mask")
         right = (
@@ -546,31 +528,3 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if not bool(given.any()):
             raise OptionsError("`reset_mask` has no True entry; expected at least one")
         return given
-
-    def _reset_masked(self, mask: Tensor, seeds: Tensor | None) -> Tensor:
-        """Restarts the roots of the masked slots; returns `[N] bool`, where."""
-        frontier = self.frontier
-        members = mask & (frontier.status != FREE)
-        reached = torch.zeros(self.num_roots + 1, dtype=torch.bool, device=self.device)
-        reached.index_fill_(0, torch.where(members, frontier.root, self.num_roots), True)
-        reached = reached[: self.num_roots]
-        theirs = reached[frontier.root] & (frontier.status != FREE)
-        stranded = theirs & ~mask & (frontier.status == LIVE)
-        if bool(stranded.any()):
-            slot = int(stranded.nonzero()[0])
-            raise OptionsError(
-                f"`reset_mask` restarts root {int(frontier.root[slot])}, whose branch in slot "
-                f"{slot} is live and outside the mask; mask all live branches of a root, or prune "
-                "the others first"
-            )
-        if not bool(members.any()):
-            return members
-        frontier.make_room(2 * self.num_envs)
-        first = lowest_of_roots(frontier, members)
-        frontier.mark_pruned(theirs & frontier.live)
-        frontier.release(theirs)
-        if seeds is not None:
-            frontier.seed.copy_(torch.where(reached, seeds, frontier.seed))
-            frontier.episode.masked_fill_(reached, -1)
-        restart(frontier, self.env, first, self.num_contexts)
-        return first
