@@ -84,7 +84,8 @@ def begin_seeded(frontier: Frontier, env: BranchEnv, seeds: Tensor, num_contexts
 
 def begin_next(frontier: Frontier, env: BranchEnv, num_contexts: int) -> None:
     """Starts the next episode of every root, in slots `0 … R - 1`; contexts are kept."""
-    frontier.make_room(frontier.num_slots + frontier.num_roots)
+    # What is the previous episode now need not be kept: the current one takes its place.
+    frontier.make_room(frontier.num_slots + frontier.num_roots, frontier.first_id)
     root = torch.arange(frontier.num_roots, device=frontier.device)
     key = episode_key(frontier.seed, frontier.episode + 1)
     context_index = draw_context(key, num_contexts)

@@ -126,6 +126,7 @@ def demo(
                 repetitions=repetitions,
                 device=device,
                 seconds=60 / (repetitions + 1),
+                patience=30,
                 progress=progress,
             )
         console.print(deep_tree_table(comparison))

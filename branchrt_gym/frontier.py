@@ -458,9 +458,9 @@ class Frontier:
 
     # What the runtime does with transitions -----------------------------------------------
 
-    def make_room(self, extra: int) -> None:
+    def make_room(self, extra: int, oldest: Tensor | None = None) -> None:
         """Makes sure the lineage takes `extra` more entries; see `Lineage.room`."""
-        moved = self.lineage.room(extra, self.oldest_id)
+        moved = self.lineage.room(extra, self.oldest_id if oldest is None else oldest)
         if moved is not None:
             held = self.last_entry.clamp(min=0, max=self.lineage.capacity - 1)
             self.last_entry.copy_(torch.where(self.last_entry == NO_ENTRY, NO_ENTRY, moved[held]))

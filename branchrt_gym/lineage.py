@@ -143,7 +143,8 @@ class Lineage:
             raise LineageFullError(
                 f"the lineage holds {kept} entries of current and previous episodes and has room "
                 f"for {self.capacity}; {extra} more do not fit. Ask for `lineage_capacity` of "
-                f"{2 * (kept + extra)} or more, or export and reset sooner"
+                f"{2 * (kept + extra)} or more, or export and reset sooner (a reset with a "
+                "seed starts the lineage over)"
             )
         moved = torch.full((self.capacity,), NO_ENTRY, dtype=torch.int64, device=keep.device)
         moved[:exact] = torch.where(keep, keep.cumsum(0) - 1, NO_ENTRY)

@@ -155,7 +155,9 @@ def read_counts(counts: int | Slots, parents: Tensor) -> tuple[int | Tensor, int
         )
     if bool((each < 0).any()):
         raise ValueError(f"`counts` holds {int(each.min())}; expected 0 or more children")
-    return each, int(each.sum())
+    # Python's own sum where an int64 might wrap.
+    large = int(each.max()) >= 2**31 if each.numel() else False
+    return each, sum(each.tolist()) if large else int(each.sum())
 
 
 def occurrence(rows: Tensor) -> Tensor:

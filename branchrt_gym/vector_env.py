@@ -114,6 +114,8 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         debug: bool = False,
     ) -> None:
         """Allocates the population; see the class for the arguments."""
+        if not isinstance(env, BranchEnv):
+            raise TypeError(f"`env` is {type(env).__name__}; expected a BranchEnv")
         if num_envs < 1:
             raise ValueError(f"`num_envs` is {num_envs}; expected 1 or more slots")
         roots = num_envs if num_roots is None else num_roots
@@ -413,6 +415,8 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """
         if self.closed:
             raise ClosedError("`restore` after `close`; make a new environment")
+        if not isinstance(snapshot, Snapshot):
+            raise TypeError(f"`snapshot` is {type(snapshot).__name__}; expected a Snapshot")
         snapshot.expect(
             contract=self.frontier.contract.hash,
             num_slots=self.num_envs,

@@ -88,6 +88,7 @@ BAD = {
     "fork with too high counts": (lambda e: e.fork([0, 2], [1, 2]), FrontierFullError, "3.*2 of 6"),
     "fork of very many": (lambda e: e.fork([0], 10**13), FrontierFullError, "10{13}.*2 of 6"),
     "very high counts": (lambda e: e.fork([0, 2], [10**13, 1]), FrontierFullError, "2 of 6"),
+    "counts that wrap": (lambda e: e.fork([0, 2] * 2, [2**62] * 4), FrontierFullError, "2 of 6"),
     "a negative count": (lambda e: e.fork([0], -1), ValueError, "`counts`.*-1.*0 or more"),
     "negative counts": (lambda e: e.fork([0, 2], [2, -1]), ValueError, "`counts`.*-1.*0 or more"),
     "counts of another length": (lambda e: e.fork([0], [1, 1]), ValueError, "`counts`.*(2,).*(1,)"),

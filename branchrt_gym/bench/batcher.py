@@ -10,14 +10,15 @@ runtime's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from branchrt_gym.bench.measure import clock, free_memory
+from branchrt_gym.bench.measure import Threads, clock, fastest, free_memory
 from branchrt_gym.branch_step import first_action, num_actions
 from branchrt_gym.contract import BranchEnv, Branches
 from branchrt_gym.kernels import fold, top_k_per_root
@@ -29,7 +30,7 @@ __all__ = ["BatcherResult", "GeneralBatcher", "Mismatches", "compare"]
 
 WORDS = (torch.int64, torch.int32, torch.int16, torch.int8)
 MEMORY_SHARE = 0.9  # of the free memory that the buffers may take
-TRIALS = 3
+COPIES = ("torch index_select", "numpy take, threads")  # the second for the CPU
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class GeneralBatcher:
         levels: The levels that `run` takes, at most.
         shortened: Why `levels` is less than `depth`, or None.
         buffers: The two sets of rows, by field.
-        copy_method: The copy that measured fastest: `"torch index_select"` or `"numpy take"`.
+        copy_method: The copy that measured fastest: one of `COPIES`.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class GeneralBatcher:
         self.levels = depth
         self.shortened: str | None = None
         self.copy_method = "torch index_select"
+        self._threads = Threads()
         declared = env.contract.of("shared")
         self._rows = [name for name, field in declared.items() if field.per_context]
         self._row_bytes = sum(roots.shared[name][0].nbytes for name in self._rows)
@@ -128,10 +130,20 @@ class GeneralBatcher:
         """Sets the first rows of buffer `to` to the source's rows `parent`, and returns them."""
         count = parent.shape[0]
         owned = {name: self.buffers[to][name][:count] for name in self._rows}
-        copy = COPIES[self.copy_method]
         for name, rows in owned.items():
-            copy(_words(source[name]), parent, _words(rows))
+            self._copy(_words(source[name]), parent, _words(rows))
         return owned
+
+    def _copy(self, source: Tensor, parent: Tensor, target: Tensor) -> None:
+        if self.copy_method == "torch index_select":
+            torch.index_select(source, 0, parent, out=target)
+            return
+        rows, index, into = source.numpy(), parent.numpy(), target.numpy()
+
+        def take(piece: slice) -> None:
+            np.take(rows, index[piece], axis=0, out=into[piece], mode="clip")
+
+        self._threads.each(take, len(index))
 
     def _buffer(self, level: int) -> dict[str, Tensor]:
         count = len(self.roots) * self.kept(level) if level > 0 else 0
@@ -175,30 +187,15 @@ class GeneralBatcher:
         rows = len(self.roots) * self.kept(self.levels)
         have = next((source[name].shape[0] for name in self._rows), 1)
         parent = torch.arange(rows, device=self.roots.seed.device) % have
-        best: dict[str, float] = {}
-        for method in COPIES if parent.device.type == "cpu" else ["torch index_select"]:
+        methods = COPIES if parent.device.type == "cpu" else COPIES[:1]
+
+        def copy_with(method: str) -> object:
             self.copy_method = method
-            trials = [
-                clock(lambda: self.copy_rows(source, last, parent), parent.device)
-                for _ in range(TRIALS)
-            ]
-            best[method] = min(trials)
-        self.copy_method = min(best, key=lambda method: best[method])
-        return best[self.copy_method]
+            return self.copy_rows(source, last, parent)
 
-
-def _index_select(source: Tensor, parent: Tensor, target: Tensor) -> object:
-    return torch.index_select(source, 0, parent, out=target)
-
-
-def _take(source: Tensor, parent: Tensor, target: Tensor) -> object:
-    return np.take(source.numpy(), parent.numpy(), axis=0, out=target.numpy(), mode="clip")
-
-
-COPIES: dict[str, Callable[[Tensor, Tensor, Tensor], object]] = {
-    "torch index_select": _index_select,
-    "numpy take": _take,  # for the CPU
-}
+        calls = {method: partial(copy_with, method) for method in methods}
+        self.copy_method = fastest(calls, parent.device)
+        return clock(calls[self.copy_method], parent.device)
 
 
 def _words(rows: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,7 +12,15 @@ import torch
 from torch import Tensor
 
 from branchrt_gym.bench.batcher import BatcherResult, GeneralBatcher, Mismatches, compare
-from branchrt_gym.bench.measure import PeakMemory, Summary, clock, copy_methods, ratio, summarize
+from branchrt_gym.bench.measure import (
+    PeakMemory,
+    Summary,
+    clock,
+    copy_methods,
+    fastest,
+    ratio,
+    summarize,
+)
 from branchrt_gym.envs.deep_tree import DeepTree
 from branchrt_gym.policies import Beam
 from branchrt_gym.roots import Roots, make_roots
@@ -132,6 +142,7 @@ def compare_deep_tree(
     device: str = "cpu",
     seconds: float = 60.0,
     free_bytes: int | None = None,
+    patience: float = math.inf,
     progress: Progress = lambda stage, done, total: None,
 ) -> Comparison:
     """Runs both, compares what they found, and only if that is equal times them by turns.
@@ -142,6 +153,7 @@ def compare_deep_tree(
         device: Where both run.
         seconds: What one run of the batcher may take; it runs fewer levels where it would not do.
         free_bytes: Memory that its buffers may take; None for what is free.
+        patience: Seconds of timing after which no further repetition begins.
         progress: Told of each stage.
     """
     if repetitions < 1:
@@ -188,7 +200,7 @@ def compare_deep_tree(
     if found is None or not found.levels:
         times = [timed_search(sizes.depth) for _ in range(SEARCHES * repetitions)]
         return _with(comparison, whole_seconds=summarize(times))
-    return _time(comparison, batcher, found, timed_search, repetitions, progress)
+    return _time(comparison, batcher, found, timed_search, repetitions, patience, progress)
 
 
 def _time(
@@ -197,15 +209,19 @@ def _time(
     found: BatcherResult,
     timed_search: Callable[[int], float],
     repetitions: int,
+    patience: float,
     progress: Progress,
 ) -> Comparison:
     """Times search, batcher and plain copies by turns, and compares again at the end."""
     device, depth = comparison.device, comparison.sizes.depth
     source, target = _halves(*(rows["context"] for rows in batcher.buffers))
     methods = copy_methods(source, target)
-    best = min(methods, key=lambda name: min(clock(methods[name], device) for _ in range(COPIES)))
+    best = fastest(methods, device)
     shared, general, copies, whole = [], [], [], []
+    began = time.perf_counter()
     for repetition in range(repetitions):
+        if repetition and time.perf_counter() - began > patience:
+            break
         stage = f"Timing, repetition {repetition + 1} of {repetitions}"
         progress(stage, 3 + repetition, 3 + repetitions)
         shared += [timed_search(comparison.levels) for _ in range(SEARCHES)]
