@@ -11,7 +11,7 @@ from branchrt_gym.contract import Branches, Contract, Transition
 from branchrt_gym.errors import DeviceError
 from branchrt_gym.kernels import compact_indices, copy_rows, fold
 from branchrt_gym.lineage import NO_ENTRY, PRUNED, SOLVED, Lineage
-from branchrt_gym.seeding import Rng, check_rng, fork_key
+from branchrt_gym.seeding import Rng, check_rng, check_seeds, episode_key, fork_key
 from branchrt_gym.slots import (
     FREE,
     LIVE,
@@ -209,27 +209,45 @@ class Frontier:
 
     def start(
         self,
-        seed: Tensor,
-        context_index: Tensor,
-        key: Tensor,
-        state: Mapping[str, Tensor],
+        seed: int | Sequence[int] | Tensor,
+        context_index: Tensor | None = None,
+        key: Tensor | None = None,
+        state: Mapping[str, Tensor] | None = None,
         shared: Mapping[str, Tensor] | None = None,
         payloads: Sequence[object] | None = None,
     ) -> None:
         """Starts over: one LIVE branch per root in slots `0 … R - 1`, ids from 0.
 
         Args:
-            seed: `[R] int64`.
-            context_index: `[R] int64`.
-            key: `[R] int64`, the branches' keys.
+            seed: An int `s`, for `s, s + 1, …`, or one int per root.
+            context_index: `[R] int64`; None for one context.
+            key: `[R] int64`, the branches' keys; None for the seeds' first episodes.
             state: The `branch` fields, `[R, …]`.
             shared: The `shared` fields, kept by reference.
             payloads: One object per root, for branches without a contract.
+
+        Raises:
+            ValueError: If there is not one payload for each root, or fields are missing.
         """
+        seeds = check_seeds(seed, self.num_roots).to(self.device)
+        if payloads is not None and (len(payloads) != self.num_roots or self.state):
+            raise ValueError(
+                f"`payloads` has {len(payloads)} entries; expected {self.num_roots}, one for each "
+                "root, and a frontier without a contract"
+            )
+        state = {} if state is None else state
+        if set(state) != set(self.state):
+            raise ValueError(
+                f"`state` has {sorted(state)}; expected the contract's {sorted(self.state)}"
+            )
+        if context_index is None:
+            context_index = torch.zeros_like(seeds)
+        if key is None:
+            key = episode_key(seeds, torch.zeros_like(seeds))
         self.lineage.clear()
         self.next_id.zero_()
         self.status.fill_(FREE)
-        self.seed.copy_(seed)
+        self.seed.copy_(seeds)
         self.episode.fill_(-1)
         self.first_id.zero_()
         self.shared = dict(shared or {})

@@ -39,7 +39,7 @@ FORK = 3 << 40
 Rng = Literal["split", "shared"]
 
 
-def check_seeds(seed: int | Sequence[int] | np.ndarray, count: int) -> Tensor:
+def check_seeds(seed: int | Sequence[int] | np.ndarray | Tensor, count: int) -> Tensor:
     """Returns one seed per root, `[count] int64`: an int `s` gives `s, s + 1, …`.
 
     Raises:

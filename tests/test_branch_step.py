@@ -25,8 +25,7 @@ from branchrt_gym.saving import Snapshot
 def texts(roots, slots=16, capacity=1000):
     """A frontier whose branches are strings."""
     frontier = Frontier(slots, len(roots), lineage_capacity=capacity)
-    none = torch.zeros(len(roots), dtype=torch.int64)
-    frontier.start(none, none, torch.arange(len(roots)), {}, payloads=roots)
+    frontier.start(seed=0, payloads=roots)
     return frontier
 
 
