@@ -46,24 +46,26 @@ def check_seeds(seed: int | Sequence[int] | np.ndarray | Tensor, count: int) -> 
         TypeError: If a seed is not an integer.
         ValueError: If a seed is negative or beyond 2**63 - 1, or the length is not `count`.
     """
+    if isinstance(seed, Tensor):
+        seed = seed.cpu().numpy()
     if isinstance(seed, int | np.integer) and not isinstance(seed, bool):
-        values: Sequence[int] = range(int(seed), int(seed) + count)
-        ends = [int(seed), int(seed) + count - 1]
+        given: Sequence[int] | np.ndarray = range(int(seed), int(seed) + count)
+    elif isinstance(seed, list | tuple | range | np.ndarray):
+        given = seed
     else:
-        given = seed.tolist() if isinstance(seed, np.ndarray | Tensor) else seed
-        if not isinstance(given, list | tuple | range):
-            raise TypeError(f"`seed` is {type(seed).__name__}; expected an int or one per root")
+        raise TypeError(f"`seed` is {type(seed).__name__}; expected an int or one per root")
+    whole = isinstance(given, np.ndarray) and given.dtype.kind in "iu" and given.ndim == 1
+    if not whole and not isinstance(given, range):
         for value in given:
             if not isinstance(value, int | np.integer) or isinstance(value, bool):
                 raise TypeError(f"`seed` holds {value!r}; expected ints, one per root")
-        if len(given) != count:
-            raise ValueError(f"`seed` has {len(given)} entries; expected {count}, one per root")
-        values = ends = [int(value) for value in given] or [0]
-    if min(ends) < 0 or max(ends) >= 2**63:
-        raise ValueError(
-            f"`seed` reaches from {min(ends)} to {max(ends)}; expected seeds in 0 … 2**63 - 1"
-        )
-    return torch.from_numpy(np.fromiter(values, dtype=np.int64, count=count))
+    if len(given) != count:
+        raise ValueError(f"`seed` has {len(given)} entries; expected {count}, one per root")
+    ends = (given[0], given[-1]) if isinstance(given, range) else (np.min(given), np.max(given))
+    low, high = int(ends[0]), int(ends[1])
+    if low < 0 or high >= 2**63:
+        raise ValueError(f"`seed` reaches from {low} to {high}; expected seeds in 0 … 2**63 - 1")
+    return torch.from_numpy(np.array(given, dtype=np.int64))
 
 
 def root_key(seed: Tensor) -> Tensor:
