@@ -44,6 +44,18 @@ class Population:
     state: dict[str, Tensor]
     key: Tensor | None
 
+    def clone(self) -> Population:
+        """Copies every tensor."""
+        return Population(
+            branch_id=self.branch_id.clone(),
+            score=self.score.clone(),
+            terminated=self.terminated.clone(),
+            truncated=self.truncated.clone(),
+            solved=self.solved.clone(),
+            state={name: values.clone() for name, values in self.state.items()},
+            key=None if self.key is None else self.key.clone(),
+        )
+
 
 @dataclass(frozen=True)
 class SearchResult:
@@ -213,6 +225,9 @@ def search(
     if roots.seed.device.type == "cuda":
         torch.cuda.synchronize(roots.seed.device)
     population, choices, transitions = result
+    # Inference tensors are quick to make but refuse autograd and changes in place; copies do not.
+    population = population.clone()
+    choices = [choice.clone() for choice in choices]
     return SearchResult(
         branch_id=population.branch_id[:, 0],
         score=population.score[:, 0],

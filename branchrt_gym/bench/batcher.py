@@ -23,10 +23,10 @@ from branchrt_gym.branch_step import first_action, num_actions
 from branchrt_gym.contract import BranchEnv, Branches
 from branchrt_gym.kernels import fold, top_k_per_root
 from branchrt_gym.roots import Roots
-from branchrt_gym.search import NO_CHOICE, SearchResult
+from branchrt_gym.search import NO_CHOICE
 from branchrt_gym.seeding import Rng, fork_key
 
-__all__ = ["BatcherResult", "GeneralBatcher", "Mismatches", "compare"]
+__all__ = ["BatcherResult", "GeneralBatcher"]
 
 WORDS = (torch.int64, torch.int32, torch.int16, torch.int8)
 MEMORY_SHARE = 0.9  # of the free memory that the buffers may take
@@ -312,52 +312,3 @@ class _Run:
         # The row of shared fields that each child reads: its parent's.
         self.row = self.roots.context_index if self.owned is self.roots.shared else rows
         self.row = self.row.index_select(0, self.parent)
-
-
-@dataclass(frozen=True)
-class Mismatches:
-    """How a batcher's branches compare with a search's, place by place.
-
-    Attributes:
-        compared: Values compared.
-        count: How many differ.
-        first: The first of them, in words, or None.
-    """
-
-    compared: int
-    count: int
-    first: str | None
-
-
-def compare(found: BatcherResult, result: SearchResult) -> Mismatches:
-    """Compares the branches kept last exactly: which there are, scores, flags and every field."""
-    population = result.population
-    present = population.branch_id != NO_CHOICE
-    if found.present.shape != present.shape:
-        ours, theirs = tuple(present.shape), tuple(found.present.shape)
-        first = f"the search holds {ours} branches, the batcher {theirs}"
-        return Mismatches(1, 1, first)
-    sides = {
-        "present": (present, found.present),
-        "score": (population.score, found.score),
-        "terminated": (population.terminated, found.terminated),
-        "truncated": (population.truncated, found.truncated),
-        "solved": (population.solved, found.solved),
-    }
-    for name, values in population.state.items():
-        shape = (*present.shape, *values.shape[1:])
-        sides[f"state[{name!r}]"] = (values.view(shape), found.state[name].view(shape))
-    compared = count = 0
-    first = None
-    for name, (ours, theirs) in sides.items():
-        there = present.view(*present.shape, *[1] * (ours.ndim - 2)).expand_as(ours)
-        differs = (ours != theirs) & (there if name != "present" else True)
-        compared += int(there.sum()) if name != "present" else ours.numel()
-        count += int(differs.sum())
-        if first is None and bool(differs.any()):
-            place = tuple(differs.nonzero()[0].tolist())
-            first = (
-                f"`{name}` of root {place[0]}, rank {place[1]}: the search has "
-                f"{ours[place].item()}, the batcher {theirs[place].item()}"
-            )
-    return Mismatches(compared, count, first)

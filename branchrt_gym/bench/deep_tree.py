@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from branchrt_gym.bench.batcher import BatcherResult, GeneralBatcher, Mismatches, compare
+from branchrt_gym.bench.batcher import BatcherResult, GeneralBatcher
 from branchrt_gym.bench.measure import (
     PeakMemory,
     Summary,
@@ -21,6 +21,7 @@ from branchrt_gym.bench.measure import (
     ratio,
     summarize,
 )
+from branchrt_gym.bench.mismatches import Mismatches, compare
 from branchrt_gym.envs.deep_tree import DeepTree
 from branchrt_gym.policies import Beam
 from branchrt_gym.roots import Roots, make_roots

@@ -1,13 +1,25 @@
-"""The benches' tables, for a terminal."""
+"""The tables that the commands print."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from rich.markup import escape
 from rich.table import Table
 
 from branchrt_gym.bench.deep_tree import Comparison
 from branchrt_gym.bench.step import StepComparison
+from branchrt_gym.certify import Certificate
+from branchrt_gym.contract import BranchEnv
 
-__all__ = ["deep_tree_table", "notes", "step_table"]
+__all__ = [
+    "certificates_table",
+    "contract_table",
+    "deep_tree_table",
+    "differences",
+    "notes",
+    "step_table",
+]
 
 NONE = "–"
 
@@ -126,3 +138,55 @@ def _bytes(count: int | None) -> str:
             return f"{size:.0f} {unit}"
         size /= 1024
     return f"{size:,.2f} GiB"
+
+
+def certificates_table(certificates: Sequence[Certificate]) -> Table:
+    """Shows one line per certificate."""
+    table = Table(title="Certificates", title_justify="left", title_style="bold")
+    for column in ("environment", "matrix"):
+        table.add_column(column)
+    for column in ("rows", "values compared", "mismatches", "seconds"):
+        table.add_column(column, justify="right")
+    for column in ("tiers", "device"):
+        table.add_column(column)
+    for certificate in certificates:
+        style = "green" if certificate.ok else "bold red"
+        table.add_row(
+            escape(certificate.environment),
+            certificate.matrix,
+            f"{len(certificate.rows)}",
+            f"{certificate.comparisons:,}",
+            f"[{style}]{certificate.mismatches}[/]",
+            f"{certificate.seconds:.1f}",
+            ", ".join(certificate.tiers),
+            certificate.device,
+        )
+    return table
+
+
+def differences(certificates: Sequence[Certificate]) -> list[str]:
+    """Returns the first difference of each certificate that has one, and where it was found."""
+    lines = []
+    for certificate in certificates:
+        name = certificate.environment
+        if not certificate.comparisons:
+            lines.append(f"Nothing was compared for {name}.")
+        for result in certificate.rows:
+            if result.difference is not None:
+                where = f"{name}, row {result.row.number} ({result.row.title})"
+                lines.append(f"First difference of {where}: {result.difference.message}")
+                break
+    return lines
+
+
+def contract_table(env: BranchEnv) -> Table:
+    """Shows the declared fields of an environment."""
+    reward = str(env.reward_dtype).removeprefix("torch.")
+    table = Table(caption=f"reward {reward}, contract {env.contract.hash}", caption_justify="left")
+    for column in ("field", "kind", "shape", "dtype", "stored once per"):
+        table.add_column(column)
+    for name, field in env.contract.fields.items():
+        once = {"log": "transition", "shared": "context" if field.per_context else "environment"}
+        dtype = str(field.dtype).removeprefix("torch.")
+        table.add_row(name, field.kind, str(field.shape), dtype, once.get(field.kind, "branch"))
+    return table

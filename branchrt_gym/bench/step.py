@@ -106,7 +106,7 @@ def compare_step(
     if repetitions < 1:
         raise ValueError(f"`repetitions` is {repetitions}; expected 1 or more")
     stages = 2 + repetitions
-    rules = {"width": sizes.width, "depth": sizes.depth}
+    rules: dict[str, Any] = {"width": sizes.width, "depth": sizes.depth}
     steps = sizes.depth - 1
     progress("Making both and comparing them", 0, stages)
     made = gymnasium.make_vec(

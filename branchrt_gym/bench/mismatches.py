@@ -1,0 +1,61 @@
+"""The comparison that comes before any timing: do both approaches hold the same branches?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from branchrt_gym.bench.batcher import BatcherResult
+from branchrt_gym.search import NO_CHOICE, SearchResult
+
+__all__ = ["Mismatches", "compare"]
+
+
+@dataclass(frozen=True)
+class Mismatches:
+    """How a batcher's branches compare with a search's, place by place.
+
+    Attributes:
+        compared: Values compared.
+        count: How many differ.
+        first: The first of them, in words, or None.
+    """
+
+    compared: int
+    count: int
+    first: str | None
+
+
+def compare(found: BatcherResult, result: SearchResult) -> Mismatches:
+    """Compares the branches kept last exactly: which there are, scores, flags and every field."""
+    population = result.population
+    present = population.branch_id != NO_CHOICE
+    if found.present.shape != present.shape:
+        shapes = tuple(present.shape), tuple(found.present.shape)
+        text = f"the search holds {shapes[0]} branches, the batcher {shapes[1]}"
+        return Mismatches(1, 1, text)
+    sides = {
+        "present": (present, found.present),
+        "score": (population.score, found.score),
+        "terminated": (population.terminated, found.terminated),
+        "truncated": (population.truncated, found.truncated),
+        "solved": (population.solved, found.solved),
+    }
+    for name, values in population.state.items():
+        shape = (*present.shape, *values.shape[1:])
+        sides[f"state[{name!r}]"] = (values.view(shape), found.state[name].view(shape))
+    compared = count = 0
+    difference: str | None = None
+    for name, (ours, theirs) in sides.items():
+        there = present.view(*present.shape, *[1] * (ours.ndim - 2)).expand_as(ours)
+        if name == "present":
+            there = torch.ones_like(there)
+        differs = (ours != theirs) & there
+        compared += int(there.sum())
+        count += int(differs.sum())
+        if difference is None and bool(differs.any()):
+            place = tuple(differs.nonzero()[0].tolist())
+            difference = (
+                f"`{name}` of root {place[0]}, rank {place[1]}: the search has "
+                f"{ours[place].item()}, the batcher {theirs[place].item()}"
+            )
+    return Mismatches(compared, count, difference)

@@ -1,0 +1,97 @@
+"""Writes the figures of the README from the rows of evidence.
+
+Run `python -m branchrt_gym.bench.readme` in the root of the repository.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from branchrt_gym.bench.record import read_rows
+
+__all__ = ["BEGIN", "END", "figures", "written"]
+
+BEGIN, END = "<!-- evidence:begin -->", "<!-- evidence:end -->"
+
+
+def figures(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Returns the figures of the newest row of each bench and device, as Markdown."""
+    newest: dict[tuple[str, str, str], Mapping[str, Any]] = {}
+    for row in rows:
+        newest[row["bench"], row["hardware"]["device"], row.get("environment", "")] = row
+    lines = ["| what | figure | where |", "|---|---|---|"]
+    for _, row in sorted(newest.items()):
+        lines += [
+            f"| {what} | {figure} | {_place(row)} |" for what, figure in _WRITERS[row["bench"]](row)
+        ]
+    return "\n".join(lines)
+
+
+def written(readme: str, table: str) -> str:
+    """Returns the README with the table between its marks."""
+    before, _, rest = readme.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{table}\n{END}{after}"
+
+
+def _place(row: Mapping[str, Any]) -> str:
+    hardware = row["hardware"]
+    device = hardware["device"]
+    where = f"{hardware['cores']} cores" if device == "cpu" else device
+    return f"{where}, torch {row['versions']['torch']}, commit `{row['commit'][:9]}`"
+
+
+def _deep_tree(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    sizes, ratio = row["sizes"], row["ratio"]
+    what = (
+        f"`search` against a general batcher, {sizes['roots']} roots × {sizes['width']:,}, beam "
+        f"{sizes['beam']}, fan-out {sizes['fanout']}, {row['levels']} levels"
+    )
+    figure = (
+        f"**{ratio['median']:.0f}×** ({ratio['low']:.0f} … {ratio['high']:.0f}): "
+        f"{row['search_seconds']['median'] * 1e3:.1f} ms against "
+        f"{row['batcher_seconds']['median'] * 1e3:,.0f} ms, whose copies run at "
+        f"{row['batcher_copy_share']['median']:.0%} of the copy bandwidth; "
+        f"{row['mismatches']} mismatches in {row['compared']:,}"
+    )
+    return [(what, figure)]
+
+
+def _step(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    sizes, ratio = row["sizes"], row["ratio"]
+    what = (
+        f"live steps of {sizes['slots']:,} slots of {sizes['roots']} roots, forked full, against "
+        f"`SyncVectorEnv` of {sizes['roots']} scalar oracles"
+    )
+    figure = (
+        f"**{ratio['median']:.0f}×** ({ratio['low']:.0f} … {ratio['high']:.0f}): "
+        f"{row['branching_steps_per_second']['median'] / 1e6:.1f} million a second against "
+        f"{row['oracles_steps_per_second']['median'] / 1e3:,.0f} thousand; {row['mismatches']} "
+        f"mismatches in {row['compared']:,}"
+    )
+    reset = f"{row['reset_seconds']['median']:.2f} s"
+    return [(what, figure), (f"reset of {sizes['slots']:,} roots in 64 contexts", reset)]
+
+
+def _certify(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    figure = (
+        f"**{row['mismatches']} mismatches** in {row['compared']:,} values, {row['rows']} rows, "
+        f"{row['seconds']:.0f} s"
+    )
+    return [(f"certificate of `{row['environment']}`, matrix {row['matrix']}", figure)]
+
+
+_WRITERS = {"deep-tree": _deep_tree, "step": _step, "certify": _certify}
+
+
+def main(root: Path = Path()) -> None:
+    """Rewrites the README in `root`."""
+    readme = root / "README.md"
+    rows = [row for path in sorted((root / "evidence").glob("*.jsonl")) for row in read_rows(path)]
+    readme.write_text(written(readme.read_text(), figures(rows)))
+
+
+if __name__ == "__main__":
+    main()
