@@ -26,7 +26,7 @@ def lowest_of_roots(frontier: Frontier, mask: Tensor) -> Tensor:
     root = torch.where(mask, frontier.root, spare)
     lowest = torch.full((spare + 1,), frontier.num_slots, device=mask.device)
     lowest.scatter_reduce_(0, root, place, "amin")
-    return mask & (lowest[root] == place)
+    return mask & (lowest.index_select(0, root) == place)
 
 
 def settle(frontier: Frontier, ended: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ def settle(frontier: Frontier, ended: Tensor) -> Tensor:
     lives_on = torch.zeros(frontier.num_roots + 1, dtype=torch.bool, device=ended.device)
     standing = (frontier.status == LIVE) & ~ended
     lives_on.index_fill_(0, torch.where(standing, frontier.root, frontier.num_roots), True)
-    reserved = lowest_of_roots(frontier, ended & ~lives_on[frontier.root])
+    reserved = lowest_of_roots(frontier, ended & ~lives_on.index_select(0, frontier.root))
     frontier.release(ended & ~reserved, FREE)
     frontier.release(reserved, DONE)
     return reserved
@@ -58,8 +58,9 @@ def restart(frontier: Frontier, env: BranchEnv, slots: Tensor, num_contexts: int
         num_contexts: `C`, among which each episode's key draws.
     """
     rows, valid = frontier.rows_of(slots)
-    root = frontier.root[rows.clamp(min=0)]
-    key = episode_key(frontier.seed[root], frontier.episode[root] + 1)
+    root = frontier.root.index_select(0, rows if valid is None else rows.clamp(min=0))
+    episode = frontier.episode.index_select(0, root) + 1
+    key = episode_key(frontier.seed.index_select(0, root), episode)
     context_index = draw_context(key, num_contexts)
     state = env.initial(frontier.shared, context_index, key)
     frontier.begin(rows, valid, root, context_index, key, state)

@@ -36,14 +36,14 @@ class SearchTree:
         root: Its number.
         parent: For each level from 1 on `[K] int64`, the rank of each place's parent one level
             up, or `NO_CHOICE` in an empty place.
-        score: For each level from 0 on `[K] int64`.
+        score: For each level from 0 on `[K] float64`.
         best: `[L + 1] int64`, the ranks of the best branch and its ancestors.
         survives: For each level `[K] bool`, whether a branch kept last descends from the place.
     """
 
     root: int
     parent: list[NDArray[np.int64]]
-    score: list[NDArray[np.int64]]
+    score: list[NDArray[np.float64]]
     best: NDArray[np.int64]
     survives: list[NDArray[np.bool_]]
 
@@ -76,7 +76,7 @@ def read_tree(result: SearchResult, root: int) -> SearchTree:
     for level, choice in enumerate(choices, start=1):
         first = (level * len(result.roots) + root) * result.width
         ids.append(first + np.flatnonzero(choice != NO_CHOICE))
-    earned = result.trajectories(np.concatenate(ids)).reward.sum(1).cpu().numpy()
+    earned = result.trajectories(np.concatenate(ids)).reward.sum(1).cpu().numpy().astype(float)
     start = result.roots.state[result.env.score][root].item()
     score = np.split(earned + start, np.cumsum([len(level) for level in ids])[:-1])
     survives = [np.ones(len(score[-1]), dtype=bool)]
@@ -117,7 +117,8 @@ def draw(result: SearchResult, path: str | os.PathLike[str], root: int | None = 
     target = result.roots.shared["target"][result.roots.context_index[tree.root]].item()
     rewards = result.trajectories().reward.cpu().numpy().cumsum(1)
     median = np.concatenate([[0.0], np.median(rewards, axis=0)])
-    with mpl.rc_context({**FONT, "axes.spines.top": False, "axes.spines.right": False}):
+    style: Any = {**FONT, "axes.spines.top": False, "axes.spines.right": False}
+    with mpl.rc_context(style):
         figure = Figure(figsize=(16, 6.8), dpi=150, layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=[1.22, 1])
         _draw_tree(figure, left, tree, result.width)
@@ -150,10 +151,11 @@ def _draw_tree(figure: Figure, axes: Axes, tree: SearchTree, width: int) -> None
         "norm": Normalize(np.quantile(score, 0.04), score.max()),
     }
     widths = np.where(lasting, 0.8 + 2.4 * room, 0.5 + 1.6 * room)
-    lines = LineCollection(ends, array=score, linewidths=widths, capstyle="round", **colours)
+    lines = LineCollection(list(ends), array=score, linewidths=widths, capstyle="round", **colours)
     axes.add_collection(lines)
     dots = np.maximum(34 * room, 8)
-    axes.scatter(*ends[:, 1].T, c=score, s=dots, linewidths=0, zorder=2.5, **colours)
+    x, y = ends[:, 1].T
+    axes.scatter(x, y, c=score, s=dots, linewidths=0, zorder=2.5, **colours)
     levels = np.arange(len(tree.best))
     casing = [Stroke(linewidth=7.5, foreground="white"), Normal()]
     axes.plot(levels, tree.best + 1, color=BEST, lw=4, path_effects=casing, zorder=3)
@@ -165,7 +167,8 @@ def _draw_tree(figure: Figure, axes: Axes, tree: SearchTree, width: int) -> None
         axes.annotate(
             text,
             (lowest, tree.best[lowest] + 1.06),
-            (lowest + 2.5, width + 0.95),
+            (0.3, 0.045),
+            textcoords="axes fraction",
             color=BEST,
             fontweight="bold",
             va="center",
@@ -182,12 +185,12 @@ def _draw_tree(figure: Figure, axes: Axes, tree: SearchTree, width: int) -> None
     # The first levels, where branches change places, get most of the room.
     axes.set_xscale("function", functions=(lambda x: np.log1p(x / 4), lambda x: 4 * np.expm1(x)))
     ticks = [0, 1, 2, 3, 4, 6, 8, *(2**n for n in range(4, 32))]
-    axes.set_xticks([tick for tick in ticks if tick <= levels[-1]])
+    axes.set_xticks([tick for tick in ticks if tick < 0.75 * levels[-1]] + [levels[-1]])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
     bar = figure.colorbar(lines, ax=axes, pad=0.015, aspect=32, extend="min")
     bar.set_label("score per transition so far")
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
 
 
 def _draw_scores(

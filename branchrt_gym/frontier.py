@@ -179,7 +179,7 @@ class Frontier:
         """Views the branches in `rows` (all slots if None) as an environment's hooks do."""
 
         def pick(column: Tensor) -> Tensor:
-            return column if rows is None else column[rows]
+            return column if rows is None else column.index_select(0, rows)
 
         depth = pick(self.depth)
         return Branches(
@@ -274,12 +274,12 @@ class Frontier:
         ids = self._new_ids(valid, rows.shape[0])
         copy_rows(
             [self.oldest_id, self.first_id, self.episode, self.solved],
-            torch.arange(rows.shape[0], device=self.device),
+            None,
             root if valid is None else torch.where(valid, root, NO_ROOT),
             sources=[
-                self.first_id[root],
+                self.first_id.index_select(0, root),
                 ids,
-                self.episode[root] + 1,
+                self.episode.index_select(0, root) + 1,
                 torch.zeros_like(root, dtype=torch.bool),
             ],
         )
@@ -483,14 +483,14 @@ class Frontier:
             held = self.last_entry.clamp(min=0, max=self.lineage.capacity - 1)
             self.last_entry.copy_(torch.where(self.last_entry == NO_ENTRY, NO_ENTRY, moved[held]))
 
-    def advance(self, mask: Tensor, action: Tensor, step: Transition, flags: Tensor) -> None:
+    def advance(self, mask: Tensor, action: Tensor, step: Transition, flags: Tensor | None) -> None:
         """Commits a transition of all slots for the branches in `mask`; other rows are untouched.
 
         Args:
             mask: `[N] bool`, live slots.
             action: `[N, …]`.
             step: The transition of all `N` slots.
-            flags: `[N] uint8`, the lineage's flags.
+            flags: `[N] uint8`, the lineage's flags; None where it records nothing.
         """
         fresh = {
             name: torch.where(mask.view(-1, *[1] * (column.ndim - 1)), step.state[name], column)
@@ -499,14 +499,14 @@ class Frontier:
         for name, column in self.state.items():  # only now: a new value may be an old column
             column.copy_(fresh[name])
         self.depth += mask
-        if not self.lineage.recorded:
+        if flags is None or not self.lineage.recorded:
             return
         rows, valid = self.rows_of(mask)
         whole = valid is None and rows.shape[0] == self.num_slots
         at = rows.clamp(min=0)
 
         def pick(values: Tensor) -> Tensor:
-            return values if whole else values[at]
+            return values if whole else values.index_select(0, at)
 
         entry = self.lineage.append(
             valid,
@@ -523,12 +523,7 @@ class Frontier:
         if whole:
             self.last_entry.copy_(entry)
         else:
-            copy_rows(
-                [self.last_entry],
-                torch.arange(entry.shape[0], device=self.device),
-                rows,
-                sources=[entry],
-            )
+            copy_rows([self.last_entry], None, rows, sources=[entry])
 
     def replace(
         self,
@@ -606,4 +601,4 @@ class Frontier:
             *(columns[name].contiguous() for name in names),
             *(state[name].contiguous() for name in self.state),
         ]
-        copy_rows(fields, torch.arange(slots.shape[0], device=self.device), slots, sources=sources)
+        copy_rows(fields, None, slots, sources=sources)

@@ -240,8 +240,10 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         frontier, env = self.frontier, self.env
         live = frontier.live
         action = self._actions(actions, live)
-        cpu = self.device.type == "cpu"
-        frontier.make_room((int(live.sum()) if cpu else self.num_envs) + self.num_roots)
+        recorded = frontier.lineage.recorded
+        if recorded:
+            cpu = self.device.type == "cpu"
+            frontier.make_room((int(live.sum()) if cpu else self.num_envs) + self.num_roots)
         disabled = self.autoreset_mode == AutoresetMode.DISABLED
         waiting = torch.zeros_like(live) if disabled else frontier.status == DONE
 
@@ -252,8 +254,11 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             truncated |= live & (frontier.depth >= self.max_episode_steps - 1)
         solved = step.solved & live
         reward = torch.where(live, step.reward, 0)
-        flags = live * TRANSITION + terminated * TERMINATED + truncated * TRUNCATED
-        frontier.advance(live, action, step, (flags + solved * SOLVED).to(torch.uint8))
+        flags = None
+        if recorded:
+            flags = live * TRANSITION + terminated * TERMINATED + truncated * TRUNCATED
+            flags = (flags + solved * SOLVED).to(torch.uint8)
+        frontier.advance(live, action, step, flags)
 
         ended = terminated | truncated
         info: dict[str, Any] = {}
@@ -506,6 +511,10 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if self._bounds is None:
             return action.to(rest.dtype)
         low, high = self._bounds
+        if self.device.type == "cpu" and rest.ndim == 0:
+            least, most = action.aminmax()
+            if low <= least and most <= high:
+                return action.to(rest.dtype)
         inside = action.clamp(low, high)
         if self.frontier.synchronous and not torch.equal(inside, action):
             slot = int((inside != action).nonzero()[0, 0])

@@ -16,7 +16,7 @@ NO_ROW = -1
 
 def copy_rows(
     fields: Sequence[Tensor],
-    from_rows: Tensor,
+    from_rows: Tensor | None,
     to_rows: Tensor,
     *,
     sources: Sequence[Tensor] | None = None,
@@ -30,7 +30,7 @@ def copy_rows(
 
     Args:
         fields: Contiguous tensors `[N, ...]` of any dtype and trailing shape; changed in place.
-        from_rows: `[M]` int64, rows of the sources.
+        from_rows: `[M]` int64, rows of the sources; None for all `M` rows of `sources`, in order.
         to_rows: `[M]` int64, rows of the fields. No row may be named twice, which is not
             checked.
         sources: One contiguous tensor `[S, ...]` for each field, of its dtype and trailing
@@ -49,6 +49,15 @@ def copy_rows(
     for the device. No host synchronisation on CUDA.
     """
     fields = tuple(fields)
+    in_order = from_rows is None
+    if from_rows is None:
+        expect_tensor("to_rows", to_rows, (torch.int64,), None, "of shape (M,)")
+        if sources is None or any(x.shape[:1] != to_rows.shape for x in sources):
+            raise ValueError(
+                f"`from_rows` is None; expected `sources` of {to_rows.shape[0]} rows, one for "
+                "each entry of `to_rows`"
+            )
+        from_rows = torch.arange(to_rows.shape[0], device=to_rows.device)
     sources = fields if sources is None else tuple(sources)
     _check(fields, sources, from_rows, to_rows)
     path = resolve(impl, from_rows)
@@ -70,9 +79,16 @@ def copy_rows(
         if not all_named:
             named = (from_rows >= 0).logical_and_(to_rows >= 0)
             from_rows, to_rows = from_rows[named], to_rows[named]
-        read = [source.index_select(0, from_rows) for source in sources]
+        read = sources
+        if not (in_order and all_named) or _share_storage(fields, sources):
+            read = tuple(source.index_select(0, from_rows) for source in sources)
         for field, rows in zip(fields, read, strict=True):
             field.index_copy_(0, to_rows, rows)
+
+
+def _share_storage(fields: tuple[Tensor, ...], sources: tuple[Tensor, ...]) -> bool:
+    written = {field.untyped_storage().data_ptr() for field in fields}
+    return any(source.untyped_storage().data_ptr() in written for source in sources)
 
 
 def _check(

@@ -87,7 +87,7 @@ class Comparison:
     ratio: Summary | None = None
     whole_seconds: Summary | None = None
     copy_bandwidth: Summary | None = None
-    copy_share: float | None = None
+    copy_share: Summary | None = None
     copy_methods: tuple[str, str] | None = None
     search_peak: int | None = None
     batcher_peak: int | None = None
@@ -213,7 +213,7 @@ def _time(
     patience: float,
     progress: Progress,
 ) -> Comparison:
-    """Times search, batcher and plain copies by turns, and compares again at the end."""
+    """Times search, batcher and plain copies by turns."""
     device, depth = comparison.device, comparison.sizes.depth
     source, target = _halves(*(rows["context"] for rows in batcher.buffers))
     methods = copy_methods(source, target)
@@ -231,17 +231,18 @@ def _time(
         general.append(clock(batcher.run, device))
         copies += [clock(methods[best], device) for _ in range(COPIES)]
     progress("Done", 3 + repetitions, 3 + repetitions)
-    batcher_seconds = summarize(general)
-    moved = 2 * found.copied / batcher_seconds.median
+    moved = [2 * found.copied / spent for spent in general]
     bandwidth = summarize([2 * source.nbytes / spent for spent in copies])
     return _with(
         comparison,
         search_seconds=summarize(shared),
-        batcher_seconds=batcher_seconds,
+        batcher_seconds=summarize(general),
         ratio=ratio(general, shared),
         whole_seconds=summarize(whole) if whole else None,
         copy_bandwidth=bandwidth if source.nbytes else None,
-        copy_share=moved / bandwidth.median if source.nbytes else None,
+        copy_share=(
+            summarize([rate / bandwidth.median for rate in moved]) if source.nbytes else None
+        ),
         copy_methods=(batcher.copy_method, best),
     )
 

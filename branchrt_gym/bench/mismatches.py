@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from branchrt_gym.bench.batcher import BatcherResult
 from branchrt_gym.search import NO_CHOICE, SearchResult
 

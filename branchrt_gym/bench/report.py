@@ -54,9 +54,9 @@ def deep_tree_table(comparison: Comparison) -> Table:
     if shared and general:
         moved = [comparison.transitions / summary.median for summary in (shared, general)]
         table.add_row("transitions per second", *(f"{rate:,.0f}" for rate in moved))
-    if comparison.copy_bandwidth and comparison.copy_share is not None:
+    if comparison.copy_bandwidth and comparison.copy_share:
         bandwidth = f"{comparison.copy_bandwidth.median / 1e9:.1f} GB/s"
-        share = f"{comparison.copy_share:.0%} of the {bandwidth} measured"
+        share = f"{comparison.copy_share.median:.0%} of the {bandwidth} measured"
         table.add_row("copy bandwidth used", NONE, share)
     solved = int(comparison.result.solved.sum())
     table.add_row("roots solved", f"{solved} of {sizes.roots}", "the same" if ran else NONE)

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from branchrt_gym import Beam, DeepTree, make_roots, search
-from branchrt_gym.bench.batcher import GeneralBatcher, compare
+from branchrt_gym.bench.batcher import GeneralBatcher
+from branchrt_gym.bench.mismatches import compare
 
 
 @pytest.mark.parametrize(

@@ -237,3 +237,22 @@ def test_wrong_arguments_change_nothing(fields, from_rows, to_rows, sources, mes
 def test_a_field_that_is_no_tensor():
     with pytest.raises(TypeError, match=r"`fields\[0\]` is of type list"):
         copy_rows([[1, 2]], ROWS, ROWS)
+
+
+def test_rows_in_order():
+    field, other = torch.arange(12).view(6, 2).clone(), torch.arange(6) % 3 == 0
+    before = field.clone()
+    source = torch.tensor([[50, 51], [60, 61]])
+    copy_rows([field, other], None, torch.tensor([4, 1]), sources=[source, torch.ones(2) > 0])
+    assert field[[4, 1]].tolist() == source.tolist() and bool(other[[4, 1]].all())
+    assert torch.equal(field[[0, 2, 3, 5]], before[[0, 2, 3, 5]])
+    copy_rows([field], None, torch.tensor([NO_ROW, 0]), sources=[source])
+    assert field[0].tolist() == [60, 61]
+    # A source that is a piece of its field is read before anything is written.
+    line = torch.arange(5)
+    copy_rows([line], None, torch.tensor([1, 2, 3, 4]), sources=[line[:4]])
+    assert line.tolist() == [0, 0, 1, 2, 3]
+    with pytest.raises(ValueError, match="`from_rows` is None"):
+        copy_rows([line], None, torch.tensor([1, 2]))
+    with pytest.raises(ValueError, match="`from_rows` is None"):
+        copy_rows([line], None, torch.tensor([1, 2]), sources=[line])
