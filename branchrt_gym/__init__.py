@@ -16,8 +16,12 @@ from branchrt_gym.contract import (
     read_shared,
     shared,
 )
+from branchrt_gym.envs.blackjack import Blackjack
+from branchrt_gym.envs.blackjack_oracle import BlackjackOracle
 from branchrt_gym.envs.deep_tree import DeepTree
 from branchrt_gym.envs.deep_tree_oracle import DeepTreeOracle
+from branchrt_gym.envs.shared_counter import SharedCounter
+from branchrt_gym.envs.shared_counter_oracle import SharedCounterOracle
 from branchrt_gym.frontier import Frontier
 from branchrt_gym.oracle import Oracle
 from branchrt_gym.policies import Beam
@@ -38,16 +42,19 @@ __all__ = [
     "NO_SLOT",
     "Batch",
     "Beam",
+    "Blackjack",
     "BranchEnv",
     "Branches",
     "BranchingVectorEnv",
     "Contract",
+    "DeepTree",
     "Expansion",
     "Field",
     "Frontier",
     "Oracle",
     "Roots",
     "SearchResult",
+    "SharedCounter",
     "Snapshot",
     "Trajectories",
     "Transition",
@@ -79,4 +86,23 @@ register(
         "starts": (1, 8),
         "window": (1, 9),
     },
+)
+
+register(
+    "branchrt/SharedCounter-v0",
+    SharedCounter,
+    SharedCounterOracle,
+    matrix={
+        "width": (1, 97, 65_536),
+        "actions": (1, 2, 4),
+        "depth": (1, 5, 32),
+        "target": (1, 3, 20),
+    },
+)
+
+register(
+    "branchrt/Blackjack-v0",
+    Blackjack,
+    BlackjackOracle,
+    matrix={"natural": (False, True), "sab": (False, True)},
 )

@@ -153,7 +153,7 @@ def branch_step(
     solved; that child is DONE, the root's other children are not kept. Kept children get new ids
     in the order the policy returns (without a policy: all, in order) and the lowest free slots;
     every expanded parent leaves. Ended branches that stayed compete at their own slot's place
-    with the score they had, and are not expanded.
+    with the score they had (a `BranchEnv`'s own, or their last verdict's), and are not expanded.
 
     Args:
         frontier: Changed in place, and returned.
@@ -192,7 +192,9 @@ def branch_step(
     solved = frontier.solved.clone()
     solved[root[passed]] = True
     candidates = (passed | ~solved[root]).nonzero().squeeze(1)
-    kept, dropped = _select(frontier, policy, rows, root, score, candidates, compete_done)
+    own = frontier.state.get(env_fn.score) if isinstance(env_fn, BranchEnv) else None
+    before = frontier.verdict_score if verifier_fn is not None or own is None else own
+    kept, dropped = _select(frontier, policy, rows, root, score, before, candidates, compete_done)
 
     leaving = dropped.clone()
     leaving[parents] = True
@@ -362,6 +364,7 @@ def _select(
     rows: Tensor,
     root: Tensor,
     score: Tensor,
+    before: Tensor,
     candidates: Tensor,
     compete_done: bool,
 ) -> tuple[Tensor, Tensor]:
@@ -374,7 +377,7 @@ def _select(
     slot = torch.cat([rows[candidates], ended])
     order = torch.argsort(slot, stable=True)
     roots = torch.cat([root[candidates], frontier.root[ended]])[order]
-    scores = torch.cat([score[candidates], frontier.verdict_score[ended]])[order]
+    scores = torch.cat([score[candidates], before[ended].to(torch.int64)])[order]
     chosen = order[policy.select(roots, scores)]
     children = chosen[chosen < candidates.shape[0]]
     if compete_done:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -141,6 +142,8 @@ def certify(
 
 
 def _import(module: str) -> None:
+    if "" not in sys.path:  # as `python -m` does: modules beside the caller are found
+        sys.path.insert(0, "")
     try:
         import_module(module)
     except ImportError as error:

@@ -179,7 +179,7 @@ def _draw_tree(figure: Figure, axes: Axes, tree: SearchTree, width: int) -> None
         xlabel="depth (transitions, compressed to the right)",
         ylabel="rank among the kept (1 = best score)",
         xlim=(-0.15, levels[-1] * 1.02),
-        ylim=(width + 1.3, 0.5),
+        ylim=(width + max(1.3, 0.13 * width), 0.5),
         yticks=range(1, width + 1) if width <= 16 else np.linspace(1, width, 5).astype(int),
     )
     # The first levels, where branches change places, get most of the room.

@@ -230,6 +230,8 @@ class Frontier:
             ValueError: If there is not one payload for each root, or fields are missing.
         """
         seeds = check_seeds(seed, self.num_roots).to(self.device)
+        if isinstance(payloads, str):
+            raise TypeError("`payloads` is a str; expected a sequence with one object per root")
         if payloads is not None and (len(payloads) != self.num_roots or self.state):
             raise ValueError(
                 f"`payloads` has {len(payloads)} entries; expected {self.num_roots}, one for each "

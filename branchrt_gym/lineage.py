@@ -141,8 +141,8 @@ class Lineage:
         kept = int(keep.sum())
         if kept + extra > self.capacity:
             raise LineageFullError(
-                f"the lineage holds {kept} entries of current and previous episodes and has room "
-                f"for {self.capacity}; {extra} more do not fit. Ask for `lineage_capacity` of "
+                f"the lineage is full: {kept} of its {self.capacity} entries are of current and "
+                f"previous episodes, and {extra} more are needed. Ask for `lineage_capacity` of "
                 f"{2 * (kept + extra)} or more, or export and reset sooner (a reset with a "
                 "seed starts the lineage over)"
             )

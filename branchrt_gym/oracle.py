@@ -45,6 +45,8 @@ used as a counter-based generator, here on Python ints in `0 .. 2**64 - 1`.
 import copy
 import operator
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal, Self, SupportsIndex, TypeVar
 
 import gymnasium
@@ -104,7 +106,10 @@ class Oracle(gymnasium.Env[ObsT, ActT], ABC):
     """A scalar environment that can fork; the module's text says how to write one.
 
     Attributes:
-        branch_fields: Names of the attributes that make up the state of one branch.
+        branch_fields: Names of the attributes that make up the state of one branch. An
+            environment that `search` ranks has its score among them, under the contract's name.
+        log: The contract's `log` fields of the last transition, if there are any; `advance` sets
+            it anew.
         seed: Seed of the root, in `0 .. 2**63 - 1`.
         episode: Number of the episode since that seed, from 0.
         key: The branch's random key, in `0 .. 2**64 - 1`.
@@ -115,6 +120,7 @@ class Oracle(gymnasium.Env[ObsT, ActT], ABC):
     """
 
     branch_fields: tuple[str, ...] = ()
+    log: Mapping[str, Any] = MappingProxyType({})
     seed: int = 0
     episode: int = 0
     key: int = 0

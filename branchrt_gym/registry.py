@@ -79,6 +79,15 @@ def register(
     given = dict(kwargs or {})
     env, oracle = env_class(**given), oracle_class(**given)
     check_declaration(env)
+    for name, values in (matrix or {}).items():
+        for part in (env_class, oracle_class):
+            if name not in inspect.signature(part).parameters:
+                raise TypeError(
+                    f"`matrix` varies {name!r}, which {part.__name__} does not take; expected "
+                    "constructor parameters of both classes"
+                )
+        if not values:
+            raise ValueError(f"`matrix` has no values for {name!r}; expected one or more")
     for space in ("single_observation_space", "single_action_space"):
         ours, theirs = getattr(env, space), getattr(oracle, space.removeprefix("single_"))
         if ours != theirs:

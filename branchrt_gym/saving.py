@@ -162,6 +162,10 @@ def save(frontier: Frontier, path: str | os.PathLike[str]) -> None:
 
     The bytes are written beside `path`, flushed to the disk, and put in its place in one step.
     """
+    if not isinstance(frontier, Frontier):
+        raise TypeError(
+            f"`frontier` is {type(frontier).__name__}; expected a Frontier, such as `envs.frontier`"
+        )
     snapshot = Snapshot.take(frontier)
     tensors = {name: value.detach().cpu().contiguous() for name, value in snapshot.tensors.items()}
     target = Path(os.path.realpath(path))

@@ -82,12 +82,12 @@ class SearchResult:
     branch_id: Tensor
     score: Tensor
     solved: Tensor
-    population: Population
+    population: Population = field(repr=False)
     tier: str
     levels: int
     transitions: int
     seconds: float
-    choices: list[Tensor]
+    choices: list[Tensor] = field(repr=False)
     fanout: int
     width: int
     env: CheckedEnv = field(repr=False)
@@ -207,6 +207,8 @@ def search(
         rng: Whether children have random futures of their own or their parent's.
     """
     check_rng(rng)
+    if not isinstance(env, BranchEnv):
+        raise TypeError(f"`env` is {type(env).__name__}; expected a BranchEnv, such as DeepTree()")
     checked = env if isinstance(env, CheckedEnv) else CheckedEnv(env)
     if checked.score not in checked.contract.of("branch"):
         raise ValueError(

@@ -89,7 +89,8 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         copy: With `output="torch"`: return tensors that no later step writes to.
         device: Where the population lives.
         record_lineage: Keep trajectories; None for `num_roots < num_envs`.
-        lineage_capacity: Entries of the lineage; None for 256 per slot, at most 2**24.
+        lineage_capacity: Entries of the lineage; None for 256 per slot, at
+            least 2**16 and at most 2**24.
         max_episode_steps: Truncate branches at this depth.
         render_mode: One of the environment's `metadata["render_modes"]`.
         debug: Check every hook's output and every write into shared fields, and raise CUDA
@@ -133,7 +134,7 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             raise ValueError(f"`max_episode_steps` is {max_episode_steps}; expected 1 or more")
         record = roots < num_envs if record_lineage is None else record_lineage
         if lineage_capacity is None:
-            lineage_capacity = max(min(256 * num_envs, 1 << 24), 4 * num_envs)
+            lineage_capacity = max(min(256 * num_envs, 1 << 24), 4 * num_envs, 1 << 16)
         if record and lineage_capacity < roots:
             raise ValueError(
                 f"`lineage_capacity` is {lineage_capacity}; expected at least {roots}, an entry "

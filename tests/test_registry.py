@@ -70,7 +70,7 @@ class Undeclared(Maze):
 
 @pytest.fixture
 def maze_id():
-    register("test/Maze-v0", Maze, MazeOracle, matrix={"x": (1,)})
+    register("test/Maze-v0", Maze, MazeOracle)
     yield "test/Maze-v0"
     del gymnasium.registry["test/Maze-v0"]
     import_module("branchrt_gym.registry")._REGISTRATIONS.pop("test/Maze-v0")
@@ -295,3 +295,10 @@ def test_actions_of_every_space_are_checked_and_recorded(kind):
             envs.step(np.array([fine, wrong, wrong]))
         assert_same(everything(envs), before)
         envs.step(np.array([fine, fine, wrong]))  # slot 2 is free
+
+
+def test_a_matrix_varies_what_both_classes_take():
+    for matrix, error in (({"x": (1,)}, TypeError), ({"width": ()}, ValueError)):
+        with pytest.raises(error, match=f"`matrix`.*{next(iter(matrix))}"):
+            register("test/Tree-v0", DeepTree, DeepTreeOracle, matrix=matrix)
+    assert "test/Tree-v0" not in gymnasium.registry

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,6 +26,7 @@ class Link:
     previous: Link | None
     action: Any
     reward: float
+    log: Mapping[str, Any]
 
 
 @dataclass(slots=True, eq=False)
@@ -57,7 +59,7 @@ class Branch:
         observation, reward, terminated, truncated, info = self.oracle.step(action)
         if max_episode_steps is not None and self.oracle.depth >= max_episode_steps:
             truncated = True
-        self.last = Link(self.last, action, float(reward))
+        self.last = Link(self.last, action, float(reward), dict(self.oracle.log))
         self.length += 1
         self.terminated, self.truncated = terminated, truncated
         self.solved = bool(info["solved"])
@@ -81,14 +83,19 @@ class Branch:
         self.live = False
         self.pruned = self.truncated = True
 
-    def trajectory(self) -> tuple[list[Any], list[float]]:
-        """Returns the actions and rewards from the root's start to this branch's last step."""
+    def path(self) -> list[Link]:
+        """Returns the transitions from the root's start to this branch's last step."""
         links: list[Link] = []
         link = self.last
         while link is not None:
             links.append(link)
             link = link.previous
         links.reverse()
+        return links
+
+    def trajectory(self) -> tuple[list[Any], list[float]]:
+        """Returns the actions and rewards of `path`."""
+        links = self.path()
         return [link.action for link in links], [link.reward for link in links]
 
 

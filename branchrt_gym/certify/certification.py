@@ -16,6 +16,7 @@ from branchrt_gym.certify.matrix import Row
 from branchrt_gym.certify.operations import Chance
 from branchrt_gym.certify.population import ScalarPopulation
 from branchrt_gym.certify.programs import PROGRAMS
+from branchrt_gym.frontier import check_device
 from branchrt_gym.registry import Registration, registrations
 from branchrt_gym.vector_env import BranchingVectorEnv
 
@@ -52,6 +53,7 @@ def certify(
     if env_id not in known:
         raise ValueError(f"`env_id` is {env_id!r}; expected one of {', '.join(sorted(known))}")
     registration = known[env_id]
+    check_device(device)
     chosen = matrices.rows(registration, matrix, device=device) if rows is None else tuple(rows)
     results = []
     for number, row in enumerate(chosen):

@@ -200,5 +200,17 @@ def compare_trajectories(ledger: Ledger, branches: list[Branch], got: Any) -> No
     same("action", want_action, action)
     want = torch.from_numpy(want_reward).to(got.reward.dtype)
     same("reward", want.double().numpy(), got.reward.double())
+    for name, values in got.log.items():
+        logged = as_array(values)
+        wanted = np.zeros_like(logged)
+        for row, branch in enumerate(branches):
+            for step, link in enumerate(branch.path()):
+                if name not in link.log:
+                    raise ValueError(
+                        f"the oracle's `log` has no {name!r}; expected every `log` field of the "
+                        "contract, set by `advance`"
+                    )
+                wanted[row, step] = link.log[name]
+        same(f"log.{name}", wanted, logged)
     for flag in ("terminated", "truncated", "solved", "pruned"):
         same(flag, [getattr(branch, flag) for branch in branches], getattr(got, flag))

@@ -103,7 +103,9 @@ def rows(
         raise ValueError(f"`matrix` is {matrix!r}; expected one of: {known}")
     varied = {CONSTRUCTOR + name: tuple(values) for name, values in registration.matrix.items()}
     populations = pairwise(POPULATION | varied, seed=1)
-    searches = pairwise(SEARCH | varied, seed=2)
+    ranks = registration.env_class(**registration.kwargs)
+    can_search = ranks.score in ranks.contract.of("branch")
+    searches = pairwise(SEARCH | varied, seed=2) if can_search else []
     chance = np.random.default_rng(3)
     while len(populations) + len(searches) < QUICK_ROWS:
         populations.append(_random_row(POPULATION | varied, chance))

@@ -52,7 +52,7 @@ def expand(
 
 def select(candidates: Iterable[Branch], width: int, score: str) -> list[Branch]:
     """Returns the `width` best by (score descending, then lowest order): a stable sort."""
-    ranked = sorted(candidates, key=lambda branch: -int(getattr(branch.oracle, score)))
+    ranked = sorted(candidates, key=lambda branch: -int(getattr(branch.oracle, score, 0)))
     return ranked[:width]
 
 
