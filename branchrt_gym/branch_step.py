@@ -19,7 +19,7 @@ from branchrt_gym.contract import BranchEnv
 from branchrt_gym.errors import FrontierFullError
 from branchrt_gym.frontier import Frontier
 from branchrt_gym.kernels import fold
-from branchrt_gym.lineage import SOLVED, TERMINATED, TRANSITION, TRUNCATED
+from branchrt_gym.lineage import entry_flags
 from branchrt_gym.policies import Policy
 from branchrt_gym.seeding import Rng, check_rng, fork_key
 from branchrt_gym.slots import DONE, FREE, LIVE, read_array
@@ -211,7 +211,8 @@ def branch_step(
     frontier.make_room(kept.shape[0] + pruned + more_entries)
     frontier.mark_pruned(childless)
     frontier.solved.copy_(solved)
-    flags = TRANSITION + children.terminated * TERMINATED + truncated * TRUNCATED + passed * SOLVED
+    taken = torch.ones_like(passed)
+    flags = entry_flags(taken, children.terminated, truncated, passed)
     frontier.replace(
         leaving,
         room[: kept.shape[0]],
@@ -222,7 +223,7 @@ def branch_step(
         status=torch.where((done | passed)[kept], DONE, LIVE).to(torch.int8),
         score=score[kept],
         entry={
-            "flags": flags[kept].to(torch.uint8),
+            "flags": flags[kept],
             "action": children.action[kept],
             "reward": children.reward[kept],
             **{name: values[kept] for name, values in children.log.items()},

@@ -17,7 +17,16 @@ from torch import Tensor
 from branchrt_gym.contract import Field
 from branchrt_gym.errors import LineageFullError
 
-__all__ = ["NO_ENTRY", "PRUNED", "SOLVED", "TERMINATED", "TRANSITION", "TRUNCATED", "Lineage"]
+__all__ = [
+    "NO_ENTRY",
+    "PRUNED",
+    "SOLVED",
+    "TERMINATED",
+    "TRANSITION",
+    "TRUNCATED",
+    "Lineage",
+    "entry_flags",
+]
 
 NO_ENTRY = -1
 
@@ -27,6 +36,14 @@ TERMINATED = 2
 TRUNCATED = 4
 SOLVED = 8
 PRUNED = 16
+
+
+def entry_flags(taken: Tensor, terminated: Tensor, truncated: Tensor, solved: Tensor) -> Tensor:
+    """Packs bools, each `[M]`, into the flags of transitions, `[M] uint8`."""
+    flags = taken.to(torch.uint8)  # TRANSITION is the lowest bit
+    for bit, values in ((TERMINATED, terminated), (TRUNCATED, truncated), (SOLVED, solved)):
+        flags.add_(values.view(torch.uint8), alpha=bit)
+    return flags
 
 
 class Lineage:

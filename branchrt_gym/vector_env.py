@@ -20,7 +20,7 @@ from branchrt_gym.checked import CheckedEnv
 from branchrt_gym.contract import BranchEnv
 from branchrt_gym.errors import ClosedError, NotResetError, OptionsError
 from branchrt_gym.frontier import Frontier, check_device
-from branchrt_gym.lineage import SOLVED, TERMINATED, TRANSITION, TRUNCATED
+from branchrt_gym.lineage import entry_flags
 from branchrt_gym.saving import Snapshot
 from branchrt_gym.seeding import Rng, check_seeds
 from branchrt_gym.slots import DONE, FREE, NO_ROOT, Slots, read_array, read_mask
@@ -257,8 +257,7 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         reward = torch.where(live, step.reward, 0)
         flags = None
         if recorded:
-            flags = live * TRANSITION + terminated * TERMINATED + truncated * TRUNCATED
-            flags = (flags + solved * SOLVED).to(torch.uint8)
+            flags = entry_flags(live, terminated, truncated, solved)
         frontier.advance(live, action, step, flags)
 
         ended = terminated | truncated
@@ -488,6 +487,8 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _observe(self, visible: Tensor) -> Any:
         frontier = self.frontier
         seen = self.env.observation(frontier.shared, frontier.branches())
+        if self.device.type == "cpu" and bool(visible.all()):
+            return seen
 
         def leaf(values: Tensor, rest: Tensor) -> Tensor:
             return torch.where(visible.view(-1, *[1] * (values.ndim - 1)), values, rest)

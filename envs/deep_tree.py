@@ -21,6 +21,7 @@ from branchrt_gym.kernels import bounded, fold, mix32
 __all__ = ["DeepTree"]
 
 LOW32 = 0xFFFFFFFF
+ROWS = 2048  # branches observed at a time, likewise, and so that one core does not wait for another
 CHUNK = 1 << 14  # context entries mixed at a time, so that the intermediates stay in cache
 
 
@@ -151,20 +152,25 @@ class DeepTree(BranchEnv):
 
     def observation(self, shared: Mapping[str, Tensor], branches: Branches) -> Tensor:
         """Returns `[M, 2 + window] float32`: depth, score, and the context around, scaled."""
-        position = branches.state["position"]
-        first = branches.context_index * self.width
+        position, score = branches.state["position"], branches.state["score"]
+        count, device = position.shape[0], position.device
+        context, scales = shared["context"].view(-1), self._scales_on(device)
         half = self.window // 2
-        around = torch.arange(-half, half + 1, device=position.device)
-        around = (position + first)[:, None] + around
-        around.clamp_(first[:, None], (first + (self.width - 1))[:, None])
-        seen = torch.empty(
-            (position.shape[0], 2 + self.window), dtype=torch.float32, device=position.device
-        )
-        seen[:, 0] = branches.depth
-        seen[:, 1] = branches.state["score"]
-        entries = shared["context"].view(-1).index_select(0, around.view(-1))
-        seen[:, 2:] = entries.view(around.shape)
-        return seen.div_(self._scales_on(position.device))
+        offsets = torch.arange(-half, half + 1, device=device)
+        first = branches.context_index * self.width
+        here, last = position + first, first + (self.width - 1)
+        seen = torch.empty((count, 2 + self.window), dtype=torch.float32, device=device)
+        block = ROWS if device.type == "cpu" else max(count, 1)
+        for begin in range(0, count, block):
+            rows = slice(begin, begin + block)
+            around = here[rows, None] + offsets
+            around.clamp_(first[rows, None], last[rows, None])
+            part = seen[rows]
+            part[:, 0] = branches.depth[rows]
+            part[:, 1] = score[rows]
+            part[:, 2:] = context.index_select(0, around.view(-1)).view(around.shape)
+            part.div_(scales)
+        return seen
 
     def render(
         self, shared: Mapping[str, np.ndarray], branch: Mapping[str, np.ndarray], mode: str
