@@ -38,8 +38,7 @@ def written(readme: str, table: str) -> str:
 
 def _place(row: Mapping[str, Any]) -> str:
     hardware = row["hardware"]
-    device = hardware["device"]
-    where = f"{hardware['cores']} cores" if device == "cpu" else device
+    where = hardware.get("gpu") or f"{hardware['cores']} cores"
     return f"{where}, torch {row['versions']['torch']}, commit `{row['commit'][:9]}`"
 
 
