@@ -488,7 +488,15 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         frontier = self.frontier
         seen = self.env.observation(frontier.shared, frontier.branches())
         if self.device.type == "cpu" and bool(visible.all()):
-            return seen
+            # Nothing to hide, but an observation may be a column itself, which the next step
+            # writes to.
+            columns = [*frontier.columns, *frontier.shared.values()]
+            held = {column.untyped_storage().data_ptr() for column in columns}
+
+            def apart(leaf: Tensor) -> Tensor:
+                return leaf.clone() if leaf.untyped_storage().data_ptr() in held else leaf
+
+            return map_leaves(apart, seen)
 
         def leaf(values: Tensor, rest: Tensor) -> Tensor:
             return torch.where(visible.view(-1, *[1] * (values.ndim - 1)), values, rest)
