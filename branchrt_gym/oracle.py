@@ -50,11 +50,23 @@ from types import MappingProxyType
 from typing import Any, Literal, Self, SupportsIndex, TypeVar
 
 import gymnasium
+import numpy as np
 from gymnasium.spaces import Discrete
+from numpy.typing import NDArray
 
 from branchrt_gym.errors import NotResetError, OptionsError
 
-__all__ = ["Oracle", "bounded", "child_key", "context_key", "episode_key", "fold", "root_key"]
+__all__ = [
+    "Oracle",
+    "bounded",
+    "child_key",
+    "context_key",
+    "episode_key",
+    "fold",
+    "hashed_entries",
+    "root_key",
+    "within",
+]
 
 ObsT = TypeVar("ObsT")
 ActT = TypeVar("ActT")
@@ -184,9 +196,11 @@ class Oracle(gymnasium.Env[ObsT, ActT], ABC):
                 f"`options` has {sorted(map(repr, unknown))}; expected only 'context' and 'episode'"
             )
         if seed is not None:
-            seed = _within("seed", seed, 2**63)
+            seed = within("seed", seed, 0, 2**63 - 1, OptionsError)
         if "episode" in options:
-            next_episode = _within("options['episode']", options["episode"], 1 << 40)
+            next_episode = within(
+                "options['episode']", options["episode"], 0, (1 << 40) - 1, OptionsError
+            )
         else:
             next_episode = self.episode + 1 if seed is None and self._was_reset else 0
         if "context" in options:
@@ -294,12 +308,35 @@ class Oracle(gymnasium.Env[ObsT, ActT], ABC):
         return NotResetError(f"`{call}` on a branch that is not live: {why}; call `reset` first")
 
 
-def _within(name: str, value: SupportsIndex, end: int) -> int:
-    """Returns the value as a Python int in `0 .. end - 1`, or raises."""
+def hashed_entries(key: int, count: int) -> NDArray[np.uint32]:
+    """Returns `[count] uint32`: two rounds of lowbias32 on each place, with the key's halves.
+
+    Entry `i` is `mix32(mix32(i + low half) + high half)`, modulo 2**32; for large contexts.
+    `mix32` is "lowbias32" (Wellons, "Prospecting for hash functions", 2018).
+    """
+    x = np.arange(count, dtype=np.uint32)
+    for half in (key & 0xFFFFFFFF, key >> 32):
+        x += np.uint32(half)
+        x ^= x >> 16
+        x *= np.uint32(0x7FEB352D)
+        x ^= x >> 15
+        x *= np.uint32(0x846CA68B)
+        x ^= x >> 16
+    return x
+
+
+def within(
+    name: str,
+    value: SupportsIndex,
+    least: int,
+    most: int,
+    error: type[ValueError] = ValueError,
+) -> int:
+    """Returns an argument as a Python int in `least .. most`, or raises `error`."""
     try:
         number = operator.index(value)
     except TypeError:
-        number = -1
-    if not 0 <= number < end:
-        raise OptionsError(f"`{name}` is {value!r}; expected an int in 0 .. {end - 1}")
+        number = least - 1
+    if not least <= number <= most:
+        raise error(f"`{name}` is {value!r}; expected an int in {least} .. {most}")
     return number

@@ -51,7 +51,7 @@ def _whole_or_nothing(method: Method) -> Method:
         before = Snapshot.take(self.frontier)
         try:
             return method(self, *args, **kwargs)
-        except Exception:
+        except BaseException:
             before.put(self.frontier)
             raise
 
@@ -86,7 +86,8 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         autoreset_mode: When an ended root starts again: one of Gymnasium's three modes.
         output: `"numpy"` arrays in and out, rewards float64; `"torch"` tensors on `device`,
             rewards in the environment's own dtype, in buffers that a later step may reuse.
-        copy: With `output="torch"`: return tensors that no later step writes to.
+        copy: With `output="torch"`: return tensors that no later step writes to (eager steps, the
+            only ones so far, always do).
         device: Where the population lives.
         record_lineage: Keep trajectories; None for `num_roots < num_envs`.
         lineage_capacity: Entries of the lineage; None for 256 per slot, at

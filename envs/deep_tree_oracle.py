@@ -1,8 +1,7 @@
 """The scalar oracle of branchrt/DeepTree-v0, in plain Python and NumPy."""
 
-import operator
 from dataclasses import dataclass
-from typing import Any, SupportsIndex
+from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 
 from branchrt_gym.envs.deep_tree_render import draw, text
 from branchrt_gym.errors import NotResetError
-from branchrt_gym.oracle import Oracle, bounded, fold
+from branchrt_gym.oracle import Oracle, bounded, fold, hashed_entries, within
 
 __all__ = ["DeepTreeContext", "DeepTreeOracle"]
 
@@ -118,12 +117,12 @@ class DeepTreeOracle(Oracle[NDArray[np.float32], int | np.int64]):
         render_mode: str | None = None,
     ) -> None:
         """Checks the parameters; a context is made at the first reset."""
-        self.width = _within("width", width, INT31)
-        self.fanout = _within("fanout", fanout, INT31)
-        self.value_range = _within("value_range", value_range, 16383)
-        self.depth_limit = _within("depth", depth, INT31 // self.value_range)
-        self.starts = _within("starts", starts, INT31)
-        self.window = _within("window", window, INT31)
+        self.width = within("width", width, 1, INT31)
+        self.fanout = within("fanout", fanout, 1, INT31)
+        self.value_range = within("value_range", value_range, 1, 16383)
+        self.depth_limit = within("depth", depth, 1, INT31 // self.value_range)
+        self.starts = within("starts", starts, 1, INT31)
+        self.window = within("window", window, 1, INT31)
         if self.window % 2 == 0:
             raise ValueError(f"`window` is {window}; expected an odd number, centred on a position")
         if render_mode not in (None, *self.metadata["render_modes"]):
@@ -230,26 +229,8 @@ def mix32(x: int) -> int:
 
 def _table(key: int, width: int, value_range: int) -> NDArray[np.int16]:
     """Returns the entries of a context before planting: two rounds of mix32 on each place."""
-    x = np.arange(width, dtype=np.uint32)
-    for half in (key & MASK32, key >> 32):
-        x += np.uint32(half)
-        x ^= x >> 16
-        x *= np.uint32(0x7FEB352D)
-        x ^= x >> 15
-        x *= np.uint32(0x846CA68B)
-        x ^= x >> 16
+    x = hashed_entries(key, width)
     x >>= 16
     x *= np.uint32(2 * value_range + 1)
     x >>= 16
     return x.astype(np.int16) - np.int16(value_range)
-
-
-def _within(name: str, value: SupportsIndex, largest: int) -> int:
-    """Returns a parameter as a Python int in `1 .. largest`, or raises."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = 0
-    if not 1 <= number <= largest:
-        raise ValueError(f"`{name}` is {value!r}; expected an int in 1 .. {largest}")
-    return number

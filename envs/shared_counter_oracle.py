@@ -1,8 +1,7 @@
 """The scalar oracle of branchrt/SharedCounter-v0, in plain Python and NumPy."""
 
-import operator
 from dataclasses import dataclass
-from typing import Any, SupportsIndex
+from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 
 from branchrt_gym.envs.shared_counter_render import draw, text
 from branchrt_gym.errors import NotResetError
-from branchrt_gym.oracle import Oracle, bounded, fold
+from branchrt_gym.oracle import Oracle, bounded, fold, hashed_entries, within
 
 __all__ = ["SharedCounterContext", "SharedCounterOracle"]
 
@@ -103,10 +102,10 @@ class SharedCounterOracle(Oracle[NDArray[np.int32], int | np.int64]):
         render_mode: str | None = None,
     ) -> None:
         """Checks the parameters; a context is made at the first reset."""
-        self.width = _within("width", width, INT31)
-        self.actions = _within("actions", actions, INT31)
-        self.depth_limit = _within("depth", depth, INT31)
-        self.target = _within("target", target, INT31)
+        self.width = within("width", width, 1, INT31)
+        self.actions = within("actions", actions, 1, INT31)
+        self.depth_limit = within("depth", depth, 1, INT31)
+        self.target = within("target", target, 1, INT31)
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise ValueError(
                 f"`render_mode` is {render_mode!r}; expected None, 'rgb_array' or 'ansi'"
@@ -119,7 +118,7 @@ class SharedCounterOracle(Oracle[NDArray[np.int32], int | np.int64]):
 
     def make_context(self, key: int) -> SharedCounterContext:
         """Makes the table, by two hashes an entry, and draws the goal."""
-        table = _table(key, self.width)
+        table = hashed_entries(key, self.width).view(np.int32)
         table.flags.writeable = False
         return SharedCounterContext(table, bounded(fold(key, 0), GOALS))
 
@@ -173,27 +172,3 @@ class SharedCounterOracle(Oracle[NDArray[np.int32], int | np.int64]):
 
     def _entry(self) -> int:
         return self.context.table.item(self.counter * self.width >> 32)
-
-
-def _table(key: int, width: int) -> NDArray[np.int32]:
-    """Returns the entries of a context: two rounds of mix32 on each place."""
-    x = np.arange(width, dtype=np.uint32)
-    for half in (key & MASK32, key >> 32):
-        x += np.uint32(half)
-        x ^= x >> 16
-        x *= np.uint32(0x7FEB352D)
-        x ^= x >> 15
-        x *= np.uint32(0x846CA68B)
-        x ^= x >> 16
-    return x.view(np.int32)
-
-
-def _within(name: str, value: SupportsIndex, largest: int) -> int:
-    """Returns a parameter as a Python int in `1 .. largest`, or raises."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = 0
-    if not 1 <= number <= largest:
-        raise ValueError(f"`{name}` is {value!r}; expected an int in 1 .. {largest}")
-    return number
