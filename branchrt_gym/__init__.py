@@ -24,7 +24,7 @@ from branchrt_gym.envs.shared_counter import SharedCounter
 from branchrt_gym.envs.shared_counter_oracle import SharedCounterOracle
 from branchrt_gym.frontier import Frontier
 from branchrt_gym.oracle import Oracle
-from branchrt_gym.policies import Beam
+from branchrt_gym.policies import Beam, BestFirst
 from branchrt_gym.registry import register, registrations
 from branchrt_gym.roots import Roots, make_roots
 from branchrt_gym.saving import Snapshot, load, save
@@ -42,6 +42,7 @@ __all__ = [
     "NO_SLOT",
     "Batch",
     "Beam",
+    "BestFirst",
     "Blackjack",
     "BranchEnv",
     "Branches",

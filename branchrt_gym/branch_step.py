@@ -6,8 +6,8 @@ branches, such as one turn of a language model with its tools; no trainer's type
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -78,12 +78,15 @@ class Expansion:
         payloads: `M` objects.
         rewards: `[M]`.
         done: `[M]` bools: these children have ended.
+        log: The frontier's `log` fields, each `[M, …]`: what a step leaves in the lineage, such
+            as the tokens of a turn.
     """
 
     parents: Tensor | np.ndarray | Sequence[int]
     payloads: Sequence[object]
     rewards: Tensor | np.ndarray | Sequence[float]
     done: Tensor | np.ndarray | Sequence[bool]
+    log: Mapping[str, Tensor | np.ndarray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -175,6 +178,11 @@ def branch_step(
         ValueError: For an expansion or verdicts that do not fit the batch.
     """
     check_rng(rng)
+    if policy is not None and not hasattr(policy, "select"):
+        raise TypeError(
+            f"`policy` is {type(policy).__name__}; expected one that selects among children, such "
+            "as Beam(width): `branch_step` expands every live branch"
+        )
     frontier.check()
     parents = frontier.live.nonzero().squeeze(1)
     if isinstance(env_fn, BranchEnv):
@@ -291,7 +299,7 @@ def _call(frontier: Frontier, env_fn: EnvFn, parents: Tensor, rng: Rng) -> _Chil
         truncated=torch.zeros_like(done),
         solved=None,
         state={},
-        log={},
+        log=_log(frontier, made.log, number),
         payloads=made.payloads,
     )
 
@@ -357,6 +365,27 @@ def _column(
             f"({number},), one entry for each child"
         )
     return given.reshape(number).to(dtype)
+
+
+def _log(
+    frontier: Frontier, log: Mapping[str, Tensor | np.ndarray], number: int
+) -> dict[str, Tensor]:
+    declared = frontier.contract.of("log")
+    if set(log) != set(declared):
+        raise ValueError(
+            f"`log` of the expansion has {sorted(log)}; expected the contract's {sorted(declared)}"
+        )
+    rows = {}
+    for name, item in declared.items():
+        shape = (number, *item.shape)
+        given = read_array(name, log[name], frontier.device, f"{item.dtype} of shape {shape}")
+        if given.shape != shape or given.dtype != item.dtype:
+            raise ValueError(
+                f"`log[{name!r}]` is {given.dtype} of shape {tuple(given.shape)}; expected "
+                f"{item.dtype} of shape {shape}, one row for each child"
+            )
+        rows[name] = given
+    return rows
 
 
 def _select(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from branchrt_gym.errors import MissingExtraError
-from branchrt_gym.search import NO_CHOICE, SearchResult
+from branchrt_gym.search_result import NO_CHOICE, SearchResult, read_choice
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,7 +53,7 @@ def best_ranks(result: SearchResult) -> Tensor:
     place = torch.zeros_like(result.branch_id)
     ranks = [place]
     for choice in reversed(result.choices):
-        place = choice.gather(1, place[:, None])[:, 0] // result.fanout
+        place, _ = read_choice(choice.gather(1, place[:, None])[:, 0], result.fanout)
         ranks.append(place)
     return torch.stack(ranks[::-1], dim=1)
 
@@ -70,12 +70,14 @@ def choose_root(result: SearchResult) -> int:
 
 def read_tree(result: SearchResult, root: int) -> SearchTree:
     """Reads the tree of a root from a search's choices; scores are the sums of its rewards."""
-    choices = [choice[root].cpu().numpy() for choice in result.choices]
-    parent = [np.where(c == NO_CHOICE, NO_CHOICE, c // result.fanout) for c in choices]
+    choices = [choice[root].cpu() for choice in result.choices]
+    parent = [read_choice(choice, result.fanout)[0].numpy() for choice in choices]
     ids = [np.array([root * result.width])]
     for level, choice in enumerate(choices, start=1):
         first = (level * len(result.roots) + root) * result.width
-        ids.append(first + np.flatnonzero(choice != NO_CHOICE))
+        there = np.flatnonzero(choice != NO_CHOICE)
+        stayed = ids[-1][parent[level - 1][there]]
+        ids.append(np.where(choice.numpy()[there] < NO_CHOICE, stayed, first + there))
     earned = result.trajectories(np.concatenate(ids)).reward.sum(1).cpu().numpy().astype(float)
     start = result.roots.state[result.env.score][root].item()
     score = np.split(earned + start, np.cumsum([len(level) for level in ids])[:-1])

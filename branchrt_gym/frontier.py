@@ -103,7 +103,8 @@ class Frontier:
         Args:
             num_slots: `N`.
             num_roots: `R`, at most `N`.
-            contract: The fields; None for branches whose state is an opaque payload.
+            contract: The fields; None, or `log` fields alone, for branches whose state is an
+                opaque payload.
             action_shape: The shape of one action in the lineage.
             action_dtype: Its dtype.
             reward_dtype: The dtype of rewards in the lineage.
@@ -140,7 +141,8 @@ class Frontier:
             name: torch.zeros((num_slots, *field.shape), dtype=field.dtype, device=self.device)
             for name, field in self.contract.of("branch").items()
         }
-        self.payloads: list[object] = [] if self.contract.fields else [None] * num_slots
+        stored = self.state or self.contract.of("shared")
+        self.payloads: list[object] = [] if stored else [None] * num_slots
         self.shared: dict[str, Tensor] = {}
         self.seed = ints(num_roots)
         self.episode = ints(num_roots, torch.int32)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from branchrt_gym.kernels import top_k_per_root
 
-__all__ = ["Beam", "Policy"]
+__all__ = ["Beam", "BestFirst", "Policy"]
 
 
 class Policy(Protocol):
@@ -38,8 +38,7 @@ class Beam:
 
     def __post_init__(self) -> None:
         """Checks the width."""
-        if not isinstance(self.width, int) or self.width < 1:
-            raise ValueError(f"`width` is {self.width!r}; expected an int of 1 or more")
+        _check_positive("width", self.width)
 
     def select(self, root: Tensor, score: Tensor) -> Tensor:
         """As `Policy.select`. Cost: one stable sort by root, then one top-k per root."""
@@ -56,3 +55,26 @@ class Beam:
         valid[group, place] = True
         best, _ = top_k_per_root(rows, self.width, valid)
         return order[(best + first[:, None])[best >= 0]]
+
+
+@dataclass(frozen=True)
+class BestFirst:
+    """Expands the best open branch of each root, one after another; for `search`.
+
+    Attributes:
+        budget: Expansions of each root, at most.
+        width: Branches of each root that are held, at most: the best, open or ended.
+    """
+
+    budget: int
+    width: int = 64
+
+    def __post_init__(self) -> None:
+        """Checks both."""
+        _check_positive("budget", self.budget)
+        _check_positive("width", self.width)
+
+
+def _check_positive(name: str, value: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"`{name}` is {value!r}; expected an int of 1 or more")

@@ -50,6 +50,34 @@ class Trajectories:
     pruned: Tensor
     log: dict[str, Tensor]
 
+    def packed(self, name: str, count: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Strings the first entries of each step's log rows together, as a trainer takes tokens.
+
+        Args:
+            name: A `log` field whose entries are rows, `[B, T, W]` here.
+            count: `[B, T]` ints, how many of each row's `W` values are meant; for the most part
+                another `log` field.
+
+        Returns:
+            `values: [B, L]`, zeros behind the end, `L` the longest; `mask: [B, L] bool`, True for
+            the values; `step: [B, L] int64`, the step each came from, `T` behind the end.
+        """
+        rows = self.log[name]
+        if rows.ndim != 3 or count.shape != self.mask.shape:
+            raise ValueError(
+                f"`{name}` has {tuple(rows.shape)} and `count` {tuple(count.shape)}; expected "
+                f"(B, T, W) and (B, T), of which (B, T) is {tuple(self.mask.shape)}"
+            )
+        steps, wide = rows.shape[1:]
+        kept = torch.arange(wide, device=rows.device) < (count * self.mask)[:, :, None]
+        kept, flat = kept.flatten(1), rows.flatten(1)
+        length = kept.sum(1)
+        longest = int(length.max()) if length.numel() else 0
+        order = torch.argsort((~kept).to(torch.uint8), dim=1, stable=True)[:, :longest]
+        mask = torch.arange(longest, device=rows.device) < length[:, None]
+        values = torch.where(mask, flat.gather(1, order), 0)
+        return values, mask, torch.where(mask, order // max(wide, 1), steps)
+
 
 def trace(lineage: Lineage, branch_ids: Tensor, oldest: Tensor) -> Trajectories:
     """Follows the links of `B` branches back to their roots.

@@ -167,7 +167,7 @@ def compare_deep_tree(
     progress(f"Making {sizes.roots:,} contexts of {sizes.width:,} and searching", 0, stages)
     with PeakMemory(device) as search_memory:
         roots = make_roots(env, sizes.roots, device=device)
-        whole = search(env, roots, policy, sizes.depth)
+        whole = search(env, roots, policy, sizes.depth, stop_solved=False)
     progress("Making the batcher's buffers and choosing its copy", 1, stages)
     with PeakMemory(device) as batcher_memory:
         batcher = GeneralBatcher(
@@ -177,7 +177,7 @@ def compare_deep_tree(
         found = batcher.run() if batcher.levels else None
     result = whole
     if batcher.levels < sizes.depth:
-        result = search(env, roots, policy, batcher.levels)
+        result = search(env, roots, policy, batcher.levels, stop_solved=False)
     comparison = Comparison(
         sizes=sizes,
         device=torch.device(device).type,
@@ -196,7 +196,7 @@ def compare_deep_tree(
         return comparison
 
     def timed_search(levels: int) -> float:
-        return clock(lambda: search(env, roots, policy, levels), device)
+        return clock(lambda: search(env, roots, policy, levels, stop_solved=False), device)
 
     if found is None or not found.levels:
         times = [timed_search(sizes.depth) for _ in range(SEARCHES * repetitions)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from branchrt_gym.bench.batcher import BatcherResult
-from branchrt_gym.search import NO_CHOICE, SearchResult
+from branchrt_gym.search_result import NO_CHOICE, SearchResult
 
 __all__ = ["Mismatches", "compare"]
 

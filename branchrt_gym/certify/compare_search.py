@@ -11,7 +11,7 @@ from branchrt_gym.certify.compare import Comparison
 from branchrt_gym.certify.difference import Disagreement, Ledger, compare_trajectories
 from branchrt_gym.certify.search_model import beam_search
 from branchrt_gym.contract import BranchEnv
-from branchrt_gym.policies import Beam
+from branchrt_gym.policies import Beam, BestFirst
 from branchrt_gym.search import search
 
 __all__ = ["compare_search"]
@@ -28,9 +28,24 @@ def compare_search(
     rng: Rng,
     device: torch.device,
     tier: str,
+    budget: int | None = None,
+    stop_solved: bool = True,
 ) -> Comparison:
-    """Compares best scores, ids, verdicts, and the trajectories of all survivors."""
-    model = beam_search(make, seeds, width, depth, env.score, num_contexts=num_contexts, rng=rng)
+    """Compares best scores, ids, verdicts, and the trajectories of all survivors.
+
+    With a `budget` the policy is `BestFirst(budget, width)`, else `Beam(width)`.
+    """
+    model = beam_search(
+        make,
+        seeds,
+        width,
+        depth,
+        env.score,
+        budget=budget,
+        num_contexts=num_contexts,
+        rng=rng,
+        stop_solved=stop_solved,
+    )
     ledger = Ledger()
     best = [kept[0] for kept in model.survivors]
     survivors = [branch for kept in model.survivors for branch in kept]
@@ -39,11 +54,12 @@ def compare_search(
             result = search(
                 env,
                 list(seeds),
-                Beam(width),
+                Beam(width) if budget is None else BestFirst(budget, width),
                 depth,
                 num_contexts=num_contexts,
                 device=device,
                 rng=rng,
+                stop_solved=stop_solved,
             )
             ids = torch.tensor([branch.branch_id for branch in survivors], device=device)
             paths = result.trajectories(ids)

@@ -63,13 +63,18 @@ def beam_search(
     depth: int,
     score: str = "score",
     *,
+    budget: int | None = None,
     num_contexts: int | None = None,
     rng: Rng = "split",
+    stop_solved: bool = True,
 ) -> ScalarSearch:
     """Searches from each seed's root, in context `root % num_contexts`, `width` kept per root.
 
-    Ended branches compete with their final score, at the place of their rank, and keep their id;
-    they are not expanded. A kept child's id is `(level * R + root) * width + rank`.
+    At each level every open branch is expanded, `depth` times; with a `budget` only the first
+    open branch, that often, and none deeper than `depth`. Ended branches compete with their final
+    score, at the place of their rank, and keep their id; they are not expanded. A kept child's id
+    is `(level * R + root) * width + rank`. With `stop_solved`, the children that solve their root
+    are all that stays of it.
     """
     roots = len(seeds)
     actions = all_actions(make().action_space)
@@ -84,10 +89,19 @@ def beam_search(
         index = root % len(contexts)
         oracle.reset(seed=seed, options={"context": contexts[index]})
         kept = [Branch(oracle, root, index, root * width, NO_PARENT)]
-        for level in range(1, depth + 1):
+        for level in range(1, 1 + (depth if budget is None else budget)):
+            open_ones = [branch for branch in kept if branch.live and branch.length < depth]
+            if not open_ones:
+                break
+            chosen = open_ones if budget is None else open_ones[:1]
             candidates: list[Branch] = []
             for branch in kept:
-                candidates += expand(branch, actions, rng) if branch.live else [branch]
+                candidates += expand(branch, actions, rng) if branch in chosen else [branch]
+            wins = [child for child in candidates if child.branch_id == UNNAMED and child.solved]
+            if wins and stop_solved:
+                candidates = wins
+                for child in wins:
+                    child.live = False
             kept = select(candidates, width, score)
             for rank, branch in enumerate(kept):
                 if branch.branch_id == UNNAMED:

@@ -26,7 +26,7 @@ def test_the_batcher_finds_the_same_leaves(roots, width, beam, fanout, depth, le
     starts = make_roots(env, roots)
     batcher = GeneralBatcher(env, starts, beam, levels)
     found = batcher.run()
-    result = search(env, starts, Beam(beam), levels)
+    result = search(env, starts, Beam(beam), levels, stop_solved=False)
     same = compare(found, result)
     assert same.count == 0 and same.first is None
     assert same.compared >= 5 * roots
@@ -38,7 +38,7 @@ def test_a_difference_is_counted_and_named():
     env = DeepTree(width=97, depth=4)
     starts = make_roots(env, 2)
     found = GeneralBatcher(env, starts, 4, 4).run()
-    result = search(env, starts, Beam(4), 4)
+    result = search(env, starts, Beam(4), 4, stop_solved=False)
     score = found.score.clone()
     score[1, 2] += 1
     found = replace(found, score=score)
@@ -54,7 +54,7 @@ def test_a_batcher_without_room_takes_fewer_levels_and_says_so():
     assert small.levels < 8 and small.shortened
     found = small.run()
     assert found.levels == small.levels
-    assert compare(found, search(env, starts, Beam(16), small.levels)).count == 0
+    assert compare(found, search(env, starts, Beam(16), small.levels, stop_solved=False)).count == 0
 
 
 def test_every_branch_owns_its_context():

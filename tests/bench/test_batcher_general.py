@@ -62,7 +62,7 @@ def test_chance_and_early_ends(rng, contexts, beam, levels):
     env = Dice()
     starts = make_roots(env, list(range(10, 17)), num_contexts=contexts)
     batcher = GeneralBatcher(env, starts, beam, levels, rng=rng)
-    result = search(env, starts, Beam(beam), levels, rng=rng)
+    result = search(env, starts, Beam(beam), levels, rng=rng, stop_solved=False)
     found = batcher.run()
     same = compare(found, result)
     assert (same.count, same.first, found.levels) == (0, None, result.levels)
@@ -75,7 +75,7 @@ def test_both_copies_give_the_same(method):
     starts = make_roots(env, 5)
     batcher = GeneralBatcher(env, starts, 7, 6)
     batcher.copy_method = method
-    assert compare(batcher.run(), search(env, starts, Beam(7), 6)).count == 0
+    assert compare(batcher.run(), search(env, starts, Beam(7), 6, stop_solved=False)).count == 0
 
 
 def test_without_time_it_runs_one_level_and_says_so():
