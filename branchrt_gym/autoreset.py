@@ -13,7 +13,7 @@ from torch import Tensor
 from branchrt_gym.contract import BranchEnv
 from branchrt_gym.errors import OptionsError
 from branchrt_gym.frontier import Frontier
-from branchrt_gym.seeding import context_key, draw_context, episode_key
+from branchrt_gym.seeding import context_key, draw_context, episode_key, first_key
 from branchrt_gym.slots import DONE, FREE, LIVE
 
 __all__ = ["begin_masked", "begin_next", "begin_seeded", "restart", "settle"]
@@ -39,6 +39,9 @@ def settle(frontier: Frontier, ended: Tensor) -> Tensor:
     Returns:
         `[N] bool`, the reserved slots, now DONE.
     """
+    if _each_root_in_its_slot(frontier):
+        frontier.release(ended, DONE)
+        return ended
     lives_on = torch.zeros(frontier.num_roots + 1, dtype=torch.bool, device=ended.device)
     standing = (frontier.status == LIVE) & ~ended
     lives_on.index_fill_(0, torch.where(standing, frontier.root, frontier.num_roots), True)
@@ -46,6 +49,17 @@ def settle(frontier: Frontier, ended: Tensor) -> Tensor:
     frontier.release(ended & ~reserved, FREE)
     frontier.release(reserved, DONE)
     return reserved
+
+
+def _each_root_in_its_slot(frontier: Frontier) -> bool:
+    """Whether no root can have a second slot, as in a population never forked. For the CPU.
+
+    Free slots keep the root of some earlier branch, so equality with `0 … N - 1` says that the
+    roots of all others are distinct too.
+    """
+    if frontier.num_roots != frontier.num_slots or frontier.device.type != "cpu":
+        return False
+    return torch.equal(frontier.root, torch.arange(frontier.num_slots))
 
 
 def restart(frontier: Frontier, env: BranchEnv, slots: Tensor, num_contexts: int) -> None:
@@ -60,7 +74,7 @@ def restart(frontier: Frontier, env: BranchEnv, slots: Tensor, num_contexts: int
     rows, valid = frontier.rows_of(slots)
     root = frontier.root.index_select(0, rows if valid is None else rows.clamp(min=0))
     episode = frontier.episode.index_select(0, root) + 1
-    key = episode_key(frontier.seed.index_select(0, root), episode)
+    key = first_key(frontier.root_keys().index_select(0, root), episode)
     context_index = draw_context(key, num_contexts)
     state = env.initial(frontier.shared, context_index, key)
     frontier.begin(rows, valid, root, context_index, key, state)

@@ -149,6 +149,7 @@ def branch_step(
     max_depth: int | None = None,
     compete_done: bool = True,
     more_entries: int = 0,
+    every_root: bool = False,
 ) -> tuple[Frontier, Tensor, Tensor]:
     """Expands every live branch, verifies the children, and keeps those that a policy chooses.
 
@@ -168,6 +169,7 @@ def branch_step(
         compete_done: Whether DONE branches compete; if not, they stay as they are.
         more_entries: Entries of the lineage that the caller will write right after, to be made
             sure of before anything is changed.
+        every_root: Refuse a policy that keeps no branch of a root, as one that restarts must.
 
     Returns:
         The frontier, and of all children in order `rewards: [M]` and `done: [M] bool`.
@@ -183,6 +185,7 @@ def branch_step(
             f"`policy` is {type(policy).__name__}; expected one that selects among children, such "
             "as Beam(width): `branch_step` expands every live branch"
         )
+    _check_fields(frontier, env_fn)
     frontier.check()
     parents = frontier.live.nonzero().squeeze(1)
     if isinstance(env_fn, BranchEnv):
@@ -203,6 +206,15 @@ def branch_step(
     own = frontier.state.get(env_fn.score) if isinstance(env_fn, BranchEnv) else None
     before = frontier.verdict_score if verifier_fn is not None or own is None else own
     kept, dropped = _select(frontier, policy, rows, root, score, before, candidates, compete_done)
+
+    if every_root:
+        bare = torch.zeros_like(solved).index_fill_(0, frontier.root[parents], True)
+        if bool(bare.index_fill_(0, root[kept], False).any()):
+            raise ValueError(
+                f"the policy keeps no branch of root {int(bare.nonzero()[0])}, which could not "
+                "restart then; keep one of each root, or use autoreset_mode=DISABLED. Nothing was "
+                "changed"
+            )
 
     leaving = dropped.clone()
     leaving[parents] = True
@@ -239,6 +251,21 @@ def branch_step(
         payloads=[children.payloads[place] for place in kept.tolist()] if children.payloads else [],
     )
     return frontier, children.reward, done
+
+
+def _check_fields(frontier: Frontier, env_fn: BranchEnv | EnvFn) -> None:
+    fields = sorted(frontier.contract.fields)
+    if isinstance(env_fn, BranchEnv):
+        if env_fn.contract != frontier.contract:
+            raise ValueError(
+                f"`env_fn` is {type(env_fn).__name__} with the fields "
+                f"{sorted(env_fn.contract.fields)}; expected the frontier's contract, {fields}"
+            )
+    elif not frontier.payloads:
+        raise ValueError(
+            "`env_fn` is a callable, which makes payloads; this frontier's branches have the "
+            f"fields {fields}: give the BranchEnv whose contract it has"
+        )
 
 
 def _expand(frontier: Frontier, env: BranchEnv, parents: Tensor, rng: Rng) -> _Children:
@@ -357,14 +384,13 @@ def _column(
     given = read_array(name, values, device, f"{number} entries, one for each child")
     whole = not dtype.is_floating_point
     kind_differs = (dtype == torch.bool) != (given.dtype == torch.bool)
-    if number and (
-        given.shape != (number,) or kind_differs or (whole and given.dtype.is_floating_point)
-    ):
+    differs = kind_differs or (whole and given.dtype.is_floating_point)
+    if given.shape != (number,) or (number and differs):
         raise ValueError(
             f"`{name}` is {given.dtype} of shape {tuple(given.shape)}; expected {dtype} of shape "
             f"({number},), one entry for each child"
         )
-    return given.reshape(number).to(dtype)
+    return given.to(dtype)
 
 
 def _log(

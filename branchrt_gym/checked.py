@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from branchrt_gym.contract import BranchEnv, Branches, Field, Transition
+from branchrt_gym.contract import BranchEnv, Branches, Field, Transition, TransitionKernel
 from branchrt_gym.errors import ContractError
 from branchrt_gym.structure import rest_action, rest_observation
 
@@ -109,6 +109,10 @@ class CheckedEnv(BranchEnv):
         for flag in ("terminated", "truncated", "solved"):
             _expect("transition", flag, getattr(step, flag), torch.bool, (count,))
         return step
+
+    def transition_kernel(self, device: torch.device) -> TransitionKernel | None:
+        """As `BranchEnv.transition_kernel`."""
+        return self.rules.transition_kernel(device)
 
     def observation(self, shared: Mapping[str, Tensor], branches: Branches) -> Any:
         """As `BranchEnv.observation`."""

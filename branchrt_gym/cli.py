@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -100,6 +102,12 @@ def certify(
     env_id: Annotated[str, typer.Argument(help='A registered id, "module:id", or "all".')],
     matrix: Annotated[str, typer.Option(help="Which rows to run.")] = "quick",
     device: Device = "cpu",
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Rows to run at a time.  [default: for full one a processor, else 1]"
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Where to write: a .jsonl gets a row; else the whole certificate."),
@@ -111,7 +119,9 @@ def certify(
     from branchrt_gym.bench.report import certificates_table, differences
     from branchrt_gym.certify import certify as run
 
-    command = command_line("certify", env_id, matrix=matrix, device=device)
+    if jobs is None:
+        jobs = (os.cpu_count() or 1) if matrix == "full" else 1
+    command = command_line("certify", env_id, matrix=matrix, device=device, jobs=jobs)
     certificates = []
     with errors():
         module, _, name = env_id.rpartition(":")
@@ -130,7 +140,7 @@ def certify(
                 def report(done: int, total: int, row: Row) -> None:
                     show(f"{each} {row.title}", done, total)  # noqa: B023 - called in this turn
 
-                certificates.append(run(each, matrix, device=device, progress=report))
+                certificates.append(run(each, matrix, device=device, jobs=jobs, progress=report))
             if out is not None:
                 _keep(certificates[-1], out, before)
     screen = console()
@@ -188,6 +198,42 @@ def envs(
         spaces = f"action {env.single_action_space}\nobservation {env.single_observation_space}"
         screen.print(f"[bold]{escape(name)}[/]\n{escape(spaces)}", soft_wrap=True, highlight=False)
         screen.print(contract_table(env))
+
+
+@app.command()
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Say what is installed, which tiers can run here, and what is in the way."""
+    from dataclasses import asdict
+
+    from branchrt_gym.bench.report import facts_table, tiers_table
+    from branchrt_gym.doctor import look, problems, tiers
+
+    facts = look()
+    found = problems(facts)
+    if as_json:
+        told = {
+            "facts": asdict(facts),
+            "tiers": [asdict(tier) for tier in tiers(facts)],
+            "problems": [asdict(problem) for problem in found],
+        }
+        typer.echo(json.dumps(told, indent=2, ensure_ascii=False))
+    else:
+        screen = console()
+        screen.print(facts_table(facts))
+        screen.print(tiers_table(facts))
+        for problem in found:
+            kind = "[bold red]required:[/]" if problem.required else "[yellow]note:[/]"
+            screen.print(
+                f"{kind} {escape(problem.what)}.\n    {escape(problem.do)}",
+                soft_wrap=True,
+                highlight=False,
+            )
+        if not found:
+            screen.print("Nothing is in the way.")
+    if any(problem.required for problem in found):
+        raise typer.Exit(FAILED)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ __all__ = [
     "Contract",
     "Field",
     "Transition",
+    "TransitionKernel",
     "branch",
     "log",
     "read_shared",
@@ -203,6 +204,35 @@ class Transition(NamedTuple):
     log: Mapping[str, Tensor] = {}
 
 
+class TransitionKernel(NamedTuple):
+    """An environment's transition as a Triton device function, for the fused tier of `search`.
+
+    `function` is decorated with `triton.jit` and takes, for a block of branches,
+
+        transition(shared, context, depth, key, state, action, params: tl.constexpr)
+
+    with `shared` pointers to the shared fields in the contract's order, then to `tables`;
+    `context` int64, the row that each branch reads; `depth` int32; `key` int64 (the bits of
+    `Branches.key`); `state` the scalar `branch` fields in the contract's order, each in its own
+    dtype; `action` int32; and `params` the tuple below, known when it is compiled. It returns
+
+        state, reward, terminated, truncated, solved
+
+    where `state` is a tuple in the same order and the last three are boolean blocks. It must equal
+    `BranchEnv.transition` bit for bit, which `branchrt certify` checks; it is also run on places
+    without a branch, with the state of another one, and what it returns there is not looked at.
+
+    Attributes:
+        function: The device function.
+        params: Ints of the environment that it is compiled for.
+        tables: Constant tensors beside the shared fields, on the device that was asked for.
+    """
+
+    function: Any
+    params: tuple[int, ...] = ()
+    tables: tuple[Tensor, ...] = ()
+
+
 class BranchEnv:
     """An environment's rules, batched over branches in torch.
 
@@ -271,6 +301,14 @@ class BranchEnv:
             The transition, rows in the same order.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define `transition`")
+
+    def transition_kernel(self, device: torch.device) -> TransitionKernel | None:
+        """Returns `transition` as a Triton device function, or None; see `TransitionKernel`.
+
+        With one, `search` runs as a single kernel. Import Triton inside this method, so that the
+        environment works without it.
+        """
+        return None
 
     def observation(self, shared: Mapping[str, Tensor], branches: Branches) -> Observation:
         """Observes `M` branches.

@@ -10,8 +10,9 @@ from torch import Tensor
 from branchrt_gym.contract import Branches, Contract, Transition
 from branchrt_gym.errors import DeviceError
 from branchrt_gym.kernels import compact_indices, copy_rows, fold
+from branchrt_gym.kernels.rows import write_rows
 from branchrt_gym.lineage import NO_ENTRY, PRUNED, SOLVED, Lineage
-from branchrt_gym.seeding import Rng, check_rng, check_seeds, episode_key, fork_key
+from branchrt_gym.seeding import Rng, check_rng, check_seeds, episode_key, fork_key, root_key
 from branchrt_gym.slots import (
     FREE,
     LIVE,
@@ -118,6 +119,11 @@ class Frontier:
                 f"`num_roots` is {num_roots} and there are {num_slots} slots; expected at least "
                 "one root and a slot for each"
             )
+        if 0 < lineage_capacity < num_roots:
+            raise ValueError(
+                f"`lineage_capacity` is {lineage_capacity} and there are {num_roots} roots; "
+                "expected an entry for each root's first branch at least, or 0 to record nothing"
+            )
         self.device = check_device(device)
         self.contract = Contract({}) if contract is None else contract
         self.num_slots = num_slots
@@ -159,6 +165,7 @@ class Frontier:
             device=self.device,
         )
         self.faults = Faults(num_slots, self.device)
+        self._keyed: tuple[Tensor, Tensor] | None = None  # seeds, and their keys
 
     # What is there ------------------------------------------------------------------------
 
@@ -198,9 +205,17 @@ class Frontier:
         would synchronise, `M` is `N` and invalid entries at the end are `NO_SLOT`.
         """
         if self.device.type == "cpu":
-            return mask.nonzero().squeeze(1), None
+            return torch.from_numpy(mask.numpy().nonzero()[0]), None  # a third of torch's time
         rows, _ = compact_indices(mask)
         return rows, rows != NO_SLOT
+
+    def root_keys(self) -> Tensor:
+        """Returns the key of each root's seed, `[R] int64`; on the CPU kept while seeds stay."""
+        if self.device.type != "cpu":  # where looking whether they do would synchronise
+            return root_key(self.seed)
+        if self._keyed is None or not torch.equal(self._keyed[0], self.seed):
+            self._keyed = self.seed.clone(), root_key(self.seed)
+        return self._keyed[1]
 
     def check(self) -> None:
         """Raises the error of an earlier CUDA call that changed nothing; synchronises."""
@@ -248,6 +263,12 @@ class Frontier:
             context_index = torch.zeros_like(seeds)
         if key is None:
             key = episode_key(seeds, torch.zeros_like(seeds))
+        for name, given in {"context_index": context_index, "key": key, **state}.items():
+            if given.shape[:1] != seeds.shape:
+                raise ValueError(
+                    f"`{name}` is {given.dtype} of shape {tuple(given.shape)}; expected one row "
+                    f"for each of {self.num_roots} roots"
+                )
         self.lineage.clear()
         self.next_id.zero_()
         self.status.fill_(FREE)
@@ -262,8 +283,9 @@ class Frontier:
         self.context_index.copy_(context_index[row])
         roots = torch.arange(self.num_roots, device=self.device)
         self.begin(roots, None, roots, context_index, key, state)
-        if payloads is not None:
-            self.payloads[:] = [*payloads, *[None] * (self.num_slots - self.num_roots)]
+        if self.payloads:
+            first = [None] * self.num_roots if payloads is None else payloads
+            self.payloads[:] = [*first, *[None] * (self.num_slots - self.num_roots)]
 
     def begin(
         self,
@@ -276,33 +298,34 @@ class Frontier:
     ) -> None:
         """Starts the next episode of each `root` in slots `rows`, `[M]` in ascending order."""
         ids = self._new_ids(valid, rows.shape[0])
-        copy_rows(
+        write_rows(
             [self.oldest_id, self.first_id, self.episode, self.solved],
-            None,
             root if valid is None else torch.where(valid, root, NO_ROOT),
-            sources=[
+            [
                 self.first_id.index_select(0, root),
                 ids,
                 self.episode.index_select(0, root) + 1,
-                torch.zeros_like(root, dtype=torch.bool),
+                False,
             ],
         )
-        last = self.lineage.append(
-            valid,
-            {"parent_entry": torch.full_like(ids, NO_ENTRY), "branch_id": ids, "root": root},
-        )
+        last: Tensor | int = NO_ENTRY
+        if self.lineage.recorded:
+            parent = torch.full_like(ids, NO_ENTRY)
+            last = self.lineage.append(
+                valid, {"parent_entry": parent, "branch_id": ids, "root": root}
+            )
         self._place(
             rows,
             {
                 "root": root,
                 "context_index": context_index,
                 "branch_id": ids,
-                "parent_id": torch.full_like(ids, NO_BRANCH),
-                "depth": torch.zeros_like(root, dtype=torch.int32),
+                "parent_id": NO_BRANCH,
+                "depth": 0,
                 "key": key,
-                "forks": torch.zeros_like(root, dtype=torch.int32),
+                "forks": 0,
                 "last_entry": last,
-                "verdict_score": torch.zeros_like(ids),
+                "verdict_score": 0,
             },
             state,
             LIVE,
@@ -370,7 +393,7 @@ class Frontier:
                 "parent_id": self.branch_id[rows],
                 "depth": self.depth[rows],
                 "key": fork_key(self.key[rows], forks, occurrence(rows), rng),
-                "forks": forks + 1 if rng == "shared" else torch.zeros_like(forks),
+                "forks": forks + 1 if rng == "shared" else 0,
                 "last_entry": last,
                 "verdict_score": self.verdict_score[rows],
             },
@@ -499,9 +522,10 @@ class Frontier:
         fresh = {
             name: torch.where(mask.view(-1, *[1] * (column.ndim - 1)), step.state[name], column)
             for name, column in self.state.items()
+            if step.state[name] is not column
         }
-        for name, column in self.state.items():  # only now: a new value may be an old column
-            column.copy_(fresh[name])
+        for name, values in fresh.items():  # only now: a new value may be an old column
+            self.state[name].copy_(values)
         self.depth += mask
         if flags is None or not self.lineage.recorded:
             return
@@ -527,7 +551,7 @@ class Frontier:
         if whole:
             self.last_entry.copy_(entry)
         else:
-            copy_rows([self.last_entry], None, rows, sources=[entry])
+            write_rows([self.last_entry], rows, [entry])
 
     def replace(
         self,
@@ -570,7 +594,7 @@ class Frontier:
             "parent_id": parent_id,
             "depth": self.depth[parents] + 1,
             "key": key,
-            "forks": torch.zeros_like(root, dtype=torch.int32) if forks is None else forks,
+            "forks": 0 if forks is None else forks,
             "last_entry": last,
             "verdict_score": score,
         }
@@ -591,18 +615,11 @@ class Frontier:
     def _place(
         self,
         slots: Tensor,
-        columns: Mapping[str, Tensor],
+        columns: Mapping[str, Tensor | int],
         state: Mapping[str, Tensor],
         status: int | Tensor,
     ) -> None:
         """Writes rows into `slots`, `[M]`; entries that are `NO_SLOT` are skipped."""
-        if isinstance(status, int):
-            status = torch.full_like(slots, status, dtype=torch.int8)
-        names = [*columns]
-        fields = [self.status, *(getattr(self, name) for name in names), *self.state.values()]
-        sources = [
-            status,
-            *(columns[name].contiguous() for name in names),
-            *(state[name].contiguous() for name in self.state),
-        ]
-        copy_rows(fields, None, slots, sources=sources)
+        fields = [self.status, *(getattr(self, name) for name in columns), *self.state.values()]
+        values = [status, *columns.values(), *(state[name] for name in self.state)]
+        write_rows(fields, slots, [x.contiguous() if isinstance(x, Tensor) else x for x in values])

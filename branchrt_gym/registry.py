@@ -30,6 +30,7 @@ class Registration:
         oracle_class: The scalar oracle; takes the same parameters.
         kwargs: Default constructor arguments of both.
         matrix: Values of constructor parameters that `certify` varies.
+        full: Further or larger values of them, in place of `matrix`'s in the full matrix.
     """
 
     id: str
@@ -37,6 +38,7 @@ class Registration:
     oracle_class: type[Oracle[Any, Any]]
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     matrix: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    full: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
 
 _REGISTRATIONS: dict[str, Registration] = {}
@@ -49,6 +51,7 @@ def register(
     *,
     kwargs: Mapping[str, Any] | None = None,
     matrix: Mapping[str, Sequence[Any]] | None = None,
+    full: Mapping[str, Sequence[Any]] | None = None,
 ) -> None:
     """Registers an environment for `gymnasium.make` (the oracle) and `make_vec` (the batched form).
 
@@ -61,6 +64,7 @@ def register(
         oracle_class: The scalar oracle, with the same constructor parameters.
         kwargs: Default constructor arguments of both.
         matrix: Values of constructor parameters that `certify` varies.
+        full: Further or larger values of them, in place of `matrix`'s in the full matrix.
 
     Raises:
         ContractError: If the declaration is wrong, naming the field or attribute.
@@ -79,15 +83,17 @@ def register(
     given = dict(kwargs or {})
     env, oracle = env_class(**given), oracle_class(**given)
     check_declaration(env)
-    for name, values in (matrix or {}).items():
-        for part in (env_class, oracle_class):
-            if name not in inspect.signature(part).parameters:
-                raise TypeError(
-                    f"`matrix` varies {name!r}, which {part.__name__} does not take; expected "
-                    "constructor parameters of both classes"
-                )
-        if not values:
-            raise ValueError(f"`matrix` has no values for {name!r}; expected one or more")
+    varied = [("matrix", dict(matrix or {})), ("full", dict(full or {}))]
+    for argument, parameters in varied:
+        for name, values in parameters.items():
+            for part in (env_class, oracle_class):
+                if name not in inspect.signature(part).parameters:
+                    raise TypeError(
+                        f"`{argument}` varies {name!r}, which {part.__name__} does not take; "
+                        "expected constructor parameters of both classes"
+                    )
+            if not values:
+                raise ValueError(f"`{argument}` has no values for {name!r}; expected one or more")
     for space in ("single_observation_space", "single_action_space"):
         ours, theirs = getattr(env, space), getattr(oracle, space.removeprefix("single_"))
         if ours != theirs:
@@ -98,7 +104,7 @@ def register(
         vector_entry_point=f"{__name__}:{env_class.__module__}.{env_class.__qualname__}",
         kwargs=given,
     )
-    _REGISTRATIONS[id] = Registration(id, env_class, oracle_class, given, dict(matrix or {}))
+    _REGISTRATIONS[id] = Registration(id, env_class, oracle_class, given, **dict(varied))
 
 
 def registrations() -> dict[str, Registration]:

@@ -108,6 +108,7 @@ class Snapshot:
             )
         for name, column in fixed.items():
             column.copy_(self.tensors[name])
+        frontier.payloads[:] = [None] * len(frontier.payloads)
         frontier.shared = {
             name: self.tensors[f"shared.{name}"].to(frontier.device)
             for name in shared

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,14 +58,12 @@ class Population:
 
     def clone(self) -> Population:
         """Copies every tensor."""
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        state = {name: column.clone() for name, column in self.state.items()}
-        rest = {
-            name: None if column is None else column.clone()
-            for name, column in values.items()
-            if name != "state"
+        columns = {item.name: getattr(self, item.name) for item in fields(self)}
+        copies: dict[str, Any] = {
+            name: column.clone() for name, column in columns.items() if isinstance(column, Tensor)
         }
-        return Population(**rest, state=state)
+        state = {name: column.clone() for name, column in self.state.items()}
+        return Population(**{"key": None, **copies, "state": state})
 
 
 @dataclass(frozen=True)

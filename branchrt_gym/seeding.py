@@ -26,6 +26,7 @@ __all__ = [
     "context_key",
     "draw_context",
     "episode_key",
+    "first_key",
     "fork_key",
     "root_key",
 ]
@@ -80,7 +81,12 @@ def context_key(seed: Tensor) -> Tensor:
 
 def episode_key(seed: Tensor, episode: Tensor) -> Tensor:
     """Returns the key of a root's first branch in an episode (numbered from 0)."""
-    return fold(root_key(seed), episode.to(torch.int64) + EPISODE)
+    return first_key(root_key(seed), episode)
+
+
+def first_key(root: Tensor, episode: Tensor) -> Tensor:
+    """Returns the same from the root's key."""
+    return fold(root, episode.to(torch.int64) + EPISODE)
 
 
 def draw_context(key: Tensor, num_contexts: int) -> Tensor:

@@ -178,6 +178,9 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._rest = map_leaves(self._tensor, rest_observation(env.single_observation_space))
         self._rest_action = self._tensor(rest_action(env.single_action_space))
         self._bounds = action_bounds(env.single_action_space, self.device)
+        self._range: tuple[float, float] | None = None  # the bounds where they are two numbers
+        if self._bounds is not None and self.device.type == "cpu" and self._rest_action.ndim == 0:
+            self._range = self._bounds[0].item(), self._bounds[1].item()
 
     # Gymnasium's interface ----------------------------------------------------------------
 
@@ -376,6 +379,7 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             max_depth=self.max_episode_steps,
             compete_done=disabled,
             more_entries=0 if disabled else self.num_envs,
+            every_root=not disabled,
         )
         if not disabled:
             reserved = settle(frontier, (frontier.status == DONE) & ~held)
@@ -447,7 +451,7 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _happens(self, mask: Tensor) -> bool:
         """Whether any entry holds; on a GPU True, since looking would synchronise."""
-        return self.device.type != "cpu" or bool(mask.any())
+        return self.device.type != "cpu" or bool(mask.numpy().any())
 
     def _give(self, tree: Any) -> Any:
         if self.output == "torch":
@@ -488,11 +492,12 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _observe(self, visible: Tensor) -> Any:
         frontier = self.frontier
         seen = self.env.observation(frontier.shared, frontier.branches())
-        if self.device.type == "cpu" and bool(visible.all()):
-            # Nothing to hide, but an observation may be a column itself, which the next step
-            # writes to.
-            columns = [*frontier.columns, *frontier.shared.values()]
-            held = {column.untyped_storage().data_ptr() for column in columns}
+        if self.device.type == "cpu" and bool(visible.numpy().all()):
+            # Nothing to hide, but an observation may be a tensor that it was made from, which the
+            # next step writes to.
+            given = [frontier.context_index, frontier.depth]
+            given += [*frontier.state.values(), *frontier.shared.values()]
+            held = {tensor.untyped_storage().data_ptr() for tensor in given}
 
             def apart(leaf: Tensor) -> Tensor:
                 return leaf.clone() if leaf.untyped_storage().data_ptr() in held else leaf
@@ -521,11 +526,11 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         action = torch.where(rows, given, rest.to(given.dtype))
         if self._bounds is None:
             return action.to(rest.dtype)
-        low, high = self._bounds
-        if self.device.type == "cpu" and rest.ndim == 0:
+        if self._range is not None:
             least, most = action.aminmax()
-            if low <= least and most <= high:
+            if self._range[0] <= least.item() and most.item() <= self._range[1]:
                 return action.to(rest.dtype)
+        low, high = self._bounds
         inside = action.clamp(low, high)
         if self.frontier.synchronous and not torch.equal(inside, action):
             slot = int((inside != action).nonzero()[0, 0])

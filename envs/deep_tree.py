@@ -13,7 +13,15 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from branchrt_gym.contract import BranchEnv, Branches, Contract, Transition, branch, read_shared
+from branchrt_gym.contract import (
+    BranchEnv,
+    Branches,
+    Contract,
+    Transition,
+    TransitionKernel,
+    branch,
+    read_shared,
+)
 from branchrt_gym.contract import shared as shared_field
 from branchrt_gym.envs.deep_tree_render import draw, text
 from branchrt_gym.kernels import bounded, fold, mix32
@@ -149,6 +157,12 @@ class DeepTree(BranchEnv):
             truncated=torch.zeros_like(terminated),
             solved=(score >= shared["target"].index_select(0, index)).logical_and_(terminated),
         )
+
+    def transition_kernel(self, device: torch.device) -> TransitionKernel:
+        """The same in Triton."""
+        from branchrt_gym.envs.deep_tree_triton import transition
+
+        return TransitionKernel(transition, (self.width, self.depth))
 
     def observation(self, shared: Mapping[str, Tensor], branches: Branches) -> Tensor:
         """Returns `[M, 2 + window] float32`: depth, score, and the context around, scaled."""

@@ -60,9 +60,9 @@ def certificate(monkeypatch, mismatches):
 
     whole = package.certify
 
-    def few(env_id, matrix, *, device, progress):
+    def few(env_id, matrix, *, device, jobs, progress):
         chosen = package.rows(branchrt_gym.registrations()[env_id], matrix, device=device)[:3]
-        made = whole(env_id, matrix, device=device, progress=progress, rows=chosen)
+        made = whole(env_id, matrix, device=device, jobs=jobs, progress=progress, rows=chosen)
         assert isinstance(made, Certificate) and made.ok
         return made
 

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("branchrt_gym", "kernels", "wrappers", "envs")
 
-# Imported where they are used, inside a function. `kernels/*_triton.py` are triton's own files.
+# Imported where they are used, inside a function. Files `*_triton.py` are triton's own.
 OPTIONAL = frozenset({"triton", "matplotlib", "docker", "ray", "stable_baselines3"})
 UPPER = frozenset({"envs", "wrappers", "integrations", "distributed", "cli", "bench"})
 CORE = frozenset({"core", "kernels", "torch", "numpy", "gymnasium", "safetensors"})
@@ -58,9 +58,11 @@ def is_type_checking(test: ast.expr) -> bool:
     return ast.unparse(test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 
 
+TRITON_FILES = {file.stem for folder in FOLDERS for file in (ROOT / folder).rglob("*_triton.py")}
+
+
 def is_triton_file(name: str) -> bool:
-    stem = f"{name}..".split(".")[2]
-    return stem.endswith("_triton") and (ROOT / "kernels" / f"{stem}.py").exists()
+    return name.startswith("branchrt_gym.") and not TRITON_FILES.isdisjoint(name.split("."))
 
 
 def imports(tree: ast.AST, inside: bool = False) -> Iterator[tuple[int, str, bool]]:
@@ -88,14 +90,14 @@ def violations(path: str, source: str) -> list[str]:
     """The imports of `source`, the file at `path` from the root, that its layer forbids."""
     layer = layer_of(module_of(path))
     always, inside = LAYERS[layer].always, LAYERS[layer].inside
-    if layer == "kernels" and path.endswith("_triton.py"):
+    if path.endswith("_triton.py"):
         always = always | {"triton"}
     if path == "branchrt_gym/__init__.py":
         always = always | {"envs"}  # so that importing the package registers them
     found = []
     for line, name, later in imports(ast.parse(source, path)):
         target = layer_of(name)
-        triton_file = target == "kernels" and is_triton_file(name)
+        triton_file = is_triton_file(name)
         if name.startswith("."):
             found.append(f"{path}:{line}: `{name}` is a relative import")
         elif target not in always | inside | sys.stdlib_module_names:
@@ -154,6 +156,7 @@ def test_file_keeps_to_its_layer(path: str) -> None:
         ("branchrt_gym/distributed/workers.py", "import ray"),
         ("envs/deep_tree.py", "def f():\n    from branchrt_gym.wrappers import BranchWrapper"),
         ("envs/deep_tree.py", "import triton.language as tl"),
+        ("envs/deep_tree.py", "from branchrt_gym.envs.deep_tree_triton import transition"),
         ("envs/deep_tree.py", "from branchrt_gym.bench import capacity"),
         ("wrappers/branch.py", "from branchrt_gym.envs import deep_tree"),
         ("wrappers/swe/containers.py", "import docker"),
@@ -170,6 +173,7 @@ def test_a_planted_violation_is_found(path: str, source: str) -> None:
         ("kernels/top_k.py", "import math\nimport torch\nfrom branchrt_gym.kernels import fork"),
         ("kernels/top_k.py", "def f():\n    from branchrt_gym.kernels import select_triton"),
         ("kernels/top_k_triton.py", "import triton\nimport triton.language as tl"),
+        ("envs/deep_tree_triton.py", "import triton"),
         ("branchrt_gym/__init__.py", "import branchrt_gym.envs\nfrom branchrt_gym import envs"),
         ("branchrt_gym/frontier.py", "import numpy\nfrom branchrt_gym import kernels, lineage"),
         ("branchrt_gym/frontier.py", "import gymnasium\nfrom safetensors.torch import save"),

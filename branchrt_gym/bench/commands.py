@@ -25,6 +25,8 @@ from branchrt_gym.bench.terminal import (
 
 __all__ = ["bench"]
 
+DEEP_TREE = "branchrt/DeepTree-v0"
+
 bench = typer.Typer(help="Check for equality, then measure.", no_args_is_help=True)
 
 
@@ -69,24 +71,42 @@ def bench_deep_tree(
 
 @bench.command("step")
 def bench_step(
-    slots: Annotated[int, typer.Option(help="Slots, forked full.", min=1)] = 4096,
-    roots: Annotated[int, typer.Option(help="Roots, and oracles.", min=1)] = 16,
-    width: Width = 262_144,
-    depth: Annotated[int, typer.Option(help="Steps of an episode.", min=2)] = 64,
+    env: Annotated[str, typer.Option(help="An id: DeepTree's or Blackjack's.")] = DEEP_TREE,
+    slots: Annotated[int, typer.Option(help="Slots; DeepTree's are forked full.", min=1)] = 4096,
+    roots: Annotated[
+        int, typer.Option(help="Oracles, and roots of DeepTree; Blackjack has one a slot.", min=1)
+    ] = 16,
+    width: Annotated[int, typer.Option(help="DeepTree: entries of a context.", min=1)] = 262_144,
+    depth: Annotated[int, typer.Option(help="DeepTree: steps of an episode.", min=2)] = 64,
+    steps: Annotated[int, typer.Option(help="Blackjack: steps between resets.", min=1)] = 256,
     repetitions: Repetitions = 11,
     out: Evidence = None,
 ) -> None:
-    """Step a frontier forked full, and Gymnasium's SyncVectorEnv of oracles, by turns."""
+    """Step a population, and Gymnasium's SyncVectorEnv of scalar oracles, by turns.
+
+    DeepTree: a frontier forked full, within an episode. Blackjack: a root in each slot, restarts
+    included.
+    """
     from branchrt_gym.bench.record import append_row, provenance
     from branchrt_gym.bench.report import step_table
-    from branchrt_gym.bench.step import StepSizes, compare_step
+    from branchrt_gym.bench.step import HandSizes, StepSizes, compare_step
 
-    given = {"slots": slots, "roots": roots, "width": width, "depth": depth}
-    command = command_line("bench step", **given, repetitions=repetitions)
     with errors():
-        before = provenance(command)
+        sizes: StepSizes | HandSizes
+        if env == StepSizes.env:
+            given = {"slots": slots, "roots": roots, "width": width, "depth": depth}
+            sizes = StepSizes(slots, roots, width, depth)
+        elif env == HandSizes.env:
+            given = {"slots": slots, "roots": roots, "steps": steps}
+            sizes = HandSizes(slots, roots, steps)
+        else:
+            raise ValueError(
+                f"`--env` is {env!r}; expected {StepSizes.env} or {HandSizes.env}, which this "
+                "bench knows how to step"
+            )
+        before = provenance(command_line("bench step", env=env, **given, repetitions=repetitions))
         with progress() as show:
-            comparison = compare_step(StepSizes(**given), repetitions=repetitions, progress=show)
+            comparison = compare_step(sizes, repetitions=repetitions, progress=show)
         if out is not None:
             append_row(out, {**before, **comparison.row()})
     screen = console()

@@ -13,14 +13,17 @@ from branchrt_gym.bench.record import read_rows
 
 __all__ = ["BEGIN", "END", "figures", "written"]
 
+DEEP_TREE = "branchrt/DeepTree-v0"
 BEGIN, END = "<!-- evidence:begin -->", "<!-- evidence:end -->"
 
 
 def figures(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Returns the figures of the newest row of each bench and device, as Markdown."""
+    """Returns the figures of the newest row of each bench, device and environment, as Markdown."""
     newest: dict[tuple[str, str, str], Mapping[str, Any]] = {}
     for row in rows:
-        newest[row["bench"], row["hardware"]["device"], row.get("environment", "")] = row
+        # Rows of `bench step` from before it knew two environments name none.
+        env = row.get("env", DEEP_TREE) if row["bench"] == "step" else row.get("environment", "")
+        newest[row["bench"], row["hardware"]["device"], env] = row
     lines = ["| what | figure | where |", "|---|---|---|"]
     for _, row in sorted(newest.items()):
         lines += [
@@ -60,10 +63,17 @@ def _deep_tree(row: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _step(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     sizes, ratio = row["sizes"], row["ratio"]
-    what = (
-        f"live steps of {sizes['slots']:,} slots of {sizes['roots']} roots, forked full, against "
-        f"`SyncVectorEnv` of {sizes['roots']} scalar oracles"
-    )
+    tree = row.get("env", DEEP_TREE) == DEEP_TREE
+    if tree:
+        what = (
+            f"live steps of {sizes['slots']:,} slots of {sizes['roots']} roots, forked full, "
+            f"against `SyncVectorEnv` of {sizes['roots']} scalar oracles"
+        )
+    else:
+        what = (
+            f"steps of {sizes['slots']:,} roots of `{row['env']}`, restarts included, against "
+            f"`SyncVectorEnv` of {sizes['oracles']} scalar oracles"
+        )
     figure = (
         f"**{ratio['median']:.0f}×** ({ratio['low']:.0f} … {ratio['high']:.0f}): "
         f"{row['branching_steps_per_second']['median'] / 1e6:.1f} million a second against "
@@ -71,7 +81,8 @@ def _step(row: Mapping[str, Any]) -> list[tuple[str, str]]:
         f"mismatches in {row['compared']:,}"
     )
     reset = f"{row['reset_seconds']['median']:.2f} s"
-    return [(what, figure), (f"reset of {sizes['slots']:,} roots in 64 contexts", reset)]
+    resets = [(f"reset of {sizes['slots']:,} roots in 64 contexts", reset)]
+    return [(what, figure), *(resets if tree else [])]
 
 
 def _certify(row: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -8,17 +8,20 @@ from rich.markup import escape
 from rich.table import Table
 
 from branchrt_gym.bench.deep_tree import Comparison
-from branchrt_gym.bench.step import StepComparison
+from branchrt_gym.bench.step import StepComparison, StepSizes
 from branchrt_gym.certify import Certificate
 from branchrt_gym.contract import BranchEnv
+from branchrt_gym.doctor import OPTIONAL, REQUIRED, Facts, implementations, tiers
 
 __all__ = [
     "certificates_table",
     "contract_table",
     "deep_tree_table",
     "differences",
+    "facts_table",
     "notes",
     "step_table",
+    "tiers_table",
 ]
 
 NONE = "–"
@@ -67,21 +70,25 @@ def deep_tree_table(comparison: Comparison) -> Table:
 def step_table(comparison: StepComparison) -> Table:
     """Shows both vector environments side by side; no rate where their results differ."""
     sizes = comparison.sizes
+    what, live = f"{sizes.env} stepped, {sizes.steps} steps, restarts included", ""
+    if isinstance(sizes, StepSizes):
+        what = f"DeepTree stepped, {sizes.steps} steps of an episode, context {sizes.width:,}"
+        live = "live "
     table = _table(
-        f"DeepTree stepped, {comparison.steps} steps of an episode, context {sizes.width:,}",
-        f"branching, {sizes.slots:,} slots of {sizes.roots} roots",
-        f"SyncVectorEnv, {sizes.roots} oracles",
+        what,
+        f"branching, {sizes.slots:,} slots of {sizes.roots:,} roots",
+        f"SyncVectorEnv, {sizes.oracles} oracles",
         "ratio",
     )
     ours, theirs, ratio = comparison.branching, comparison.oracles, comparison.ratio
     if ours and theirs and ratio:
         table.add_row(
-            "live steps per second, median",
+            f"{live}steps per second, median",
             f"{ours.median:,.0f}",
             f"{theirs.median:,.0f}",
             _times(ratio.median, bold=True),
         )
-        table.add_row("live steps per second, most", f"{ours.most:,.0f}", f"{theirs.most:,.0f}")
+        table.add_row(f"{live}steps per second, most", f"{ours.most:,.0f}", f"{theirs.most:,.0f}")
     if comparison.oracle:
         table.add_row("one oracle, steps per second", NONE, f"{comparison.oracle.median:,.0f}")
     if comparison.reset_seconds:
@@ -189,4 +196,49 @@ def contract_table(env: BranchEnv) -> Table:
         once = {"log": "transition", "shared": "context" if field.per_context else "environment"}
         dtype = str(field.dtype).removeprefix("torch.")
         table.add_row(name, field.kind, str(field.shape), dtype, once.get(field.kind, "branch"))
+    return table
+
+
+def facts_table(facts: Facts) -> Table:
+    """Shows what a machine and its Python have."""
+    table = Table(title=f"branchrt-gym {facts.version}", title_justify="left", title_style="bold")
+    for column in ("", "found", ""):
+        table.add_column(column)
+    table.add_row("python", facts.python, facts.system)
+    memory = "" if facts.memory_gib is None else f", {facts.memory_gib:,} GiB of memory"
+    table.add_row("processor", f"{facts.cores} cores{memory}", f"torch uses {facts.threads}")
+    for name in (*REQUIRED, *OPTIONAL):
+        version = facts.packages[name]
+        absent = "optional" if name in OPTIONAL else "[bold red]required[/]"
+        more = {
+            "torch": f"built for CUDA {facts.cuda}" if facts.cuda else "built without CUDA",
+            "triton": _triton(facts),
+        }.get(name, "")
+        table.add_row(name, escape(version or NONE), more if version else absent)
+    for device in facts.devices:
+        size = f"{device.memory_gib:,} GiB, compute capability {device.capability}"
+        table.add_row("device", escape(device.name), size)
+    table.add_row("docker engine", facts.engine)
+    return table
+
+
+def _triton(facts: Facts) -> str:
+    if facts.kernel is not None:
+        return "its kernels do not run"
+    if facts.interpreted:
+        return "kernels run, interpreted"
+    return "kernels compile" if facts.devices else "no device; interpreted with TRITON_INTERPRET=1"
+
+
+def tiers_table(facts: Facts) -> Table:
+    """Shows what of the runtime can run on a machine."""
+    table = Table(title="What runs here", title_justify="left", title_style="bold")
+    for column in ("", "", "why"):
+        table.add_column(column)
+    for tier in tiers(facts):
+        runs = "[green]yes[/]" if tier.here else "no"
+        table.add_row(f"search, {tier.name}", runs, escape(tier.why))
+    for device, form in implementations(facts).items():
+        runs = "no" if device == "cuda" and not facts.devices else "[green]yes[/]"
+        table.add_row(f"kernels, {device}", runs, form)
     return table

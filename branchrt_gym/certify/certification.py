@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
 import torch
 from gymnasium.vector import AutoresetMode
@@ -30,6 +33,7 @@ def certify(
     matrix: str = "quick",
     *,
     device: str = "cpu",
+    jobs: int = 1,
     progress: Progress | None = None,
     rows: Sequence[Row] | None = None,
 ) -> Certificate:
@@ -39,27 +43,34 @@ def certify(
         env_id: Id it was registered under.
         matrix: Name of the matrix.
         device: Torch device that the batched side runs on.
+        jobs: Rows that run at a time, in processes of their own if more than one; these import
+            the calling program's main module, which so needs `if __name__ == "__main__":`.
         progress: Called before each row with the rows done, all rows, and the row; and once at
-            the end with the last row.
+            the end with the last row. With several jobs later rows may be running or done.
         rows: These instead of the matrix's own, which then only gives the certificate its name.
 
     Returns:
-        The certificate. A row stops at its first difference, the others still run.
+        The certificate, but for the times the same whatever `jobs` is. A row stops at its first
+        difference, the others still run.
 
     Raises:
-        ValueError: For an id that is not registered, or an unknown matrix.
+        ValueError: For an id that is not registered, an unknown matrix, or fewer than one job.
     """
     known = registrations()
     if env_id not in known:
         raise ValueError(f"`env_id` is {env_id!r}; expected one of {', '.join(sorted(known))}")
     registration = known[env_id]
     check_device(device)
+    if jobs < 1:
+        raise ValueError(f"`jobs` is {jobs}; expected 1 or more")
     chosen = matrices.rows(registration, matrix, device=device) if rows is None else tuple(rows)
+    start = time.perf_counter()
     results = []
+    running = _run(registration, chosen, jobs)
     for number, row in enumerate(chosen):
         if progress is not None:
             progress(number, len(chosen), row)
-        results.append(run_row(registration, row))
+        results.append(next(running))
     if progress is not None and chosen:
         progress(len(chosen), len(chosen), chosen[-1])
     hashes = {
@@ -73,7 +84,23 @@ def certify(
         rows=tuple(results),
         versions=versions(),
         device=device_name(device),
+        seconds=time.perf_counter() - start,
     )
+
+
+def _run(registration: Registration, rows: Sequence[Row], jobs: int) -> Iterator[RowResult]:
+    """Runs the rows, `jobs` at a time, and yields their results in order."""
+    if jobs == 1:
+        yield from map(partial(run_row, registration), rows)
+        return
+    # Each process starts anew: a copy of this one might hold locks of torch's threads.
+    with ProcessPoolExecutor(
+        jobs,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=torch.set_num_threads,
+        initargs=(max(1, torch.get_num_threads() // jobs),),
+    ) as pool:
+        yield from pool.map(partial(run_row, registration), rows)
 
 
 def run_row(registration: Registration, row: Row) -> RowResult:
@@ -115,7 +142,7 @@ def _run_population(registration: Registration, row: Row) -> Comparison:
         max_episode_steps=settings["max_episode_steps"],
         score=rules.score,
     )
-    chance = Chance(model, settings["seed"], settings["rng"])
+    chance = Chance(model, settings["seed"], settings["rng"], settings["steps"])
     try:
         return compare_program(envs, model, PROGRAMS[settings["program"]](model, chance))
     finally:
@@ -135,4 +162,6 @@ def _run_search(registration: Registration, row: Row) -> Comparison:
         rng=row.settings["rng"],
         device=torch.device(row.device),
         tier=row.tier,
+        budget=row.settings["budget"],
+        stop_solved=row.settings["stop_solved"],
     )

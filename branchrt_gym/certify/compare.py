@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +17,10 @@ from branchrt_gym.certify.difference import (
     Disagreement,
     Ledger,
     as_array,
-    batched,
     compare_trajectories,
-    leaves,
 )
 from branchrt_gym.certify.expansion import branch_step
+from branchrt_gym.certify.observations import compare_observations, leaves, stacked_rows
 from branchrt_gym.certify.operations import (
     BranchStep,
     Compact,
@@ -190,11 +189,16 @@ class Lockstep:
         self._observed()
 
     def _branchstep(self, operation: BranchStep) -> None:
+        parents = [branch for branch in self.model.slots if branch and branch.live]
+        slots = self.model.live_slots()
         rewards, done = branch_step(self.model, operation.width, operation.rng)
         policy = None if operation.width is None else Beam(operation.width)
         _, got, ended = self.envs.branch_step(policy=policy, rng=operation.rng)
-        self._rewards("child reward", rewards, got, [])
-        self.ledger.same("child done", done, ended)
+        # A row for each parent, so that a difference names it, and the action by its number.
+        shape = len(parents), len(rewards) // max(len(parents), 1)
+        self._rewards("child reward", rewards, got, parents, slots, shape)
+        ends = as_array(ended).reshape(shape)
+        self.ledger.same("child done", np.reshape(done, shape), ends, parents, slots)
         self._observed()
 
     def _roundtrip(self, operation: RoundTrip) -> None:
@@ -232,18 +236,18 @@ class Lockstep:
         self._observations(self.model.observe(), self.envs.observe(), self.model.slots)
 
     def _observations(self, expected: Any, got: Any, branches: list[Branch | None]) -> None:
-        want = batched(self.space, expected)
-        parts = dict(leaves(got, "observation"))
-        for name, values in leaves(want, "observation"):
-            if name not in parts:
-                self.ledger.fail(name, "present", "missing")
-            have = as_array(parts[name])
-            if have.dtype != values.dtype:
-                self.ledger.fail(f"{name} (dtype)", values.dtype, have.dtype)
-            self.ledger.same(name, values, have, branches)
+        name = "observation"
+        parts = dict(leaves(got, name))
+        compare_observations(self.ledger, self.space, name, expected, parts, branches)
 
     def _rewards(
-        self, field: str, expected: list[float], got: Any, branches: list[Branch | None]
+        self,
+        field: str,
+        expected: list[float],
+        got: Any,
+        branches: Sequence[Branch | None],
+        slots: Sequence[int] | None = None,
+        shape: tuple[int, ...] = (-1,),
     ) -> None:
         """Compares in the contract's dtype: as it is in torch, widened to float64 in NumPy."""
         dtype = self.envs.env.reward_dtype
@@ -253,7 +257,8 @@ class Lockstep:
         if not right:
             self.ledger.fail(f"{field} (dtype)", dtype if torch_output else "float64", got.dtype)
         have = as_array(got.double() if torch_output else got)
-        self.ledger.same(field, want.double().numpy(), have, branches)
+        want_rows, rows = want.double().numpy().reshape(shape), have.reshape(shape)
+        self.ledger.same(field, want_rows, rows, branches, slots)
 
     def _info(self, outcome: Outcome, info: Any, branches: list[Branch | None]) -> None:
         self.ledger.same("info.live", outcome.live, info["live"], branches)
@@ -263,11 +268,16 @@ class Lockstep:
         restarted[list(outcome.final)] = True
         if "final_obs" in info or outcome.final:
             self.ledger.same("info._final_obs", restarted, info["_final_obs"], branches)
-        for slot, (last, solved) in outcome.final.items():
-            parts = dict(leaves(one_row(info["final_obs"], slot), "info.final_obs"))
-            for name, values in leaves(last, "info.final_obs"):
-                self.ledger.same(name, values, parts[name])
-            self.ledger.same("info.final_info.solved", solved, info["final_info"]["solved"][slot])
+        if not outcome.final:
+            return
+        slots = list(outcome.final)
+        last, solved = zip(*outcome.final.values(), strict=True)
+        ended = [branches[slot] for slot in slots]
+        name = "info.final_obs"
+        parts = stacked_rows(info["final_obs"], slots, name)
+        compare_observations(self.ledger, self.space, name, last, parts, ended, slots)
+        verdicts = as_array(info["final_info"]["solved"])[slots]
+        self.ledger.same("info.final_info.solved", solved, verdicts, ended, slots)
 
     # How values are given to the environment.
 
@@ -286,12 +296,3 @@ class Lockstep:
             name: hashlib.blake2b(as_array(field).tobytes(), digest_size=16).hexdigest()
             for name, field in self.envs.frontier.shared.items()
         }
-
-
-def one_row(value: Any, slot: int) -> Any:
-    """Returns a slot's row of a nested batch, or its object where the batch holds objects."""
-    if isinstance(value, dict):
-        return {name: one_row(part, slot) for name, part in value.items()}
-    if isinstance(value, tuple):
-        return tuple(one_row(part, slot) for part in value)
-    return value[slot]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 
 from branchrt_gym.certify.branch import AnyOracle, Rng
@@ -13,6 +14,7 @@ from branchrt_gym.certify.search_model import beam_search
 from branchrt_gym.contract import BranchEnv
 from branchrt_gym.policies import Beam, BestFirst
 from branchrt_gym.search import search
+from branchrt_gym.search_result import NO_CHOICE
 
 __all__ = ["compare_search"]
 
@@ -61,17 +63,24 @@ def compare_search(
                 rng=rng,
                 stop_solved=stop_solved,
             )
+            ledger.same("tier", [tier], [result.tier])
+            ledger.same("score", [scores[0] for scores in model.scores], result.score, best)
+            # All ids before the paths, which are asked for by them.
+            held = result.population.branch_id
+            want = np.full(held.shape, NO_CHOICE)
+            for root, kept in enumerate(model.survivors):
+                want[root, : len(kept)] = [branch.branch_id for branch in kept]
+            ledger.same("branch_id", want, held, best)
+            ledger.same("branch_id", want[:, 0], result.branch_id, best)
+            solved = [any(branch.solved for branch in kept) for kept in model.survivors]
+            ledger.same("solved", solved, result.solved, best)
             ids = torch.tensor([branch.branch_id for branch in survivors], device=device)
-            paths = result.trajectories(ids)
+            compare_trajectories(ledger, survivors, result.trajectories(ids))
+            compare_trajectories(ledger, best, result.trajectories())
+        except Disagreement:
+            raise
         except Exception as error:
             ledger.fail("error", "none", f"{type(error).__name__}: {error}")
-        ledger.same("tier", [tier], [result.tier])
-        ledger.same("score", [scores[0] for scores in model.scores], result.score, best)
-        ledger.same("branch_id", [branch.branch_id for branch in best], result.branch_id, best)
-        solved = [any(branch.solved for branch in kept) for kept in model.survivors]
-        ledger.same("solved", solved, result.solved, best)
-        compare_trajectories(ledger, survivors, paths)
-        compare_trajectories(ledger, best, result.trajectories())
     except Disagreement as disagreement:
         return Comparison(ledger.compared, disagreement.difference, ())
     return Comparison(ledger.compared, None, ())

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from gymnasium import spaces
-from gymnasium.vector.utils import concatenate, create_empty_array
 
 from branchrt_gym.certify.branch import Branch
 
@@ -18,9 +16,7 @@ __all__ = [
     "Disagreement",
     "Ledger",
     "as_array",
-    "batched",
     "compare_trajectories",
-    "leaves",
 ]
 
 
@@ -115,14 +111,26 @@ class Ledger:
         unequal = want != have
         if want.dtype.kind == "f" and have.dtype.kind == "f":
             unequal &= ~(np.isnan(want) & np.isnan(have))
-        if not unequal.any():
-            return
-        place = tuple(int(i) for i in np.argwhere(unequal)[0])
+        if unequal.any():
+            self.differs(field, want, have, unequal, branches, slots)
+
+    def differs(
+        self,
+        field: str,
+        expected: Any,
+        got: np.ndarray,
+        where: np.ndarray,
+        branches: Sequence[Branch | None] = (),
+        slots: Sequence[int | None] | None = None,
+    ) -> NoReturn:
+        """Raises for the first row of `where`; see `same`. `expected`: an array, or a text."""
+        place = tuple(int(i) for i in np.argwhere(where)[0])
         row = place[0] if place else None
         inner = "".join(f"[{i}]" for i in place[1:])
         branch = branches[row] if row is not None and row < len(branches) else None
         slot = slots[row] if row is not None and slots is not None else row
-        self.fail(field + inner, want[place].item(), have[place].item(), branch, slot)
+        want = expected[place].item() if isinstance(expected, np.ndarray) else expected
+        self.fail(field + inner, want, got[place].item(), branch, slot)
 
     def fail(
         self,
@@ -131,7 +139,7 @@ class Ledger:
         got: Any,
         branch: Branch | None = None,
         slot: int | None = None,
-    ) -> None:
+    ) -> NoReturn:
         """Raises a `Disagreement`."""
         raise Disagreement(
             Difference(
@@ -153,26 +161,6 @@ def as_array(value: Any) -> np.ndarray:
     if isinstance(value, torch.Tensor):
         return value.detach().cpu().numpy()
     return np.asarray(value)
-
-
-def batched(space: spaces.Space[Any], observations: Sequence[Any]) -> Any:
-    """Stacks one observation per slot the way Gymnasium's vector environments do."""
-    if isinstance(space, spaces.Box):
-        return np.stack(observations)
-    empty: Any = create_empty_array(space, n=len(observations))
-    return concatenate(space, list(observations), empty)
-
-
-def leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yields the arrays of a nested observation with a name for each."""
-    if isinstance(value, dict):
-        for key in value:
-            yield from leaves(value[key], f"{name}.{key}")
-    elif isinstance(value, tuple):
-        for index, part in enumerate(value):
-            yield from leaves(part, f"{name}.{index}")
-    else:
-        yield name, value
 
 
 def compare_trajectories(ledger: Ledger, branches: list[Branch], got: Any) -> None:

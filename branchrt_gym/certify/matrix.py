@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -10,21 +11,26 @@ from typing import Any
 import numpy as np
 
 from branchrt_gym.certify.programs import PROGRAMS
+from branchrt_gym.contract import BranchEnv
 from branchrt_gym.registry import Registration
 
 __all__ = ["MATRICES", "Row", "pairwise", "rows"]
 
-MATRICES = ("quick",)
-QUICK_ROWS = 120
 CONSTRUCTOR = "parameter."  # prefix of the dimensions that vary the environment's constructor
+MILLION = 1 << 20
 
-# `spare` is the number of free slots per root after a reset, `sharing` the roots per context.
+Dimensions = Mapping[str, Sequence[Any]]
+
+# `spare` is the number of free slots per root after a reset, `sharing` the roots per context,
+# `steps` how many a program may take, `budget` the expansions of each root in a best-first search;
+# None: a beam search.
 POPULATION: dict[str, tuple[Any, ...]] = {
     "roots": (1, 2, 5, 12),
     "spare": (0, 1, 3, 7),
     "sharing": ("one", "pairs", "each"),
     "autoreset_mode": ("NEXT_STEP", "SAME_STEP", "DISABLED"),
     "program": tuple(PROGRAMS),
+    "steps": (60,),
     "max_episode_steps": (None, 5),
     "output": ("numpy", "torch"),
     "rng": ("split", "shared"),
@@ -34,9 +40,44 @@ SEARCH: dict[str, tuple[Any, ...]] = {
     "roots": (1, 3, 8),
     "beam": (1, 2, 7, 16),
     "levels": (1, 3, 64),
+    "budget": (None, 1, 20),
+    "stop_solved": (True, False),
     "sharing": ("one", "pairs", "each"),
     "rng": ("split", "shared"),
     "seed": (0, 20_260_101, 2**62),
+}
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """What a matrix varies beside the environment's own parameters, in at least `rows` rows."""
+
+    rows: int
+    population: Dimensions
+    search: Dimensions
+
+
+MATRICES = {
+    "quick": Matrix(120, POPULATION, SEARCH),
+    "full": Matrix(
+        432,
+        POPULATION
+        | {
+            "roots": (1, 3, 8, 20, 48),
+            "spare": (0, 1, 4, 11),
+            "steps": (30, 120),
+            "max_episode_steps": (None, 1, 9, 40),
+            "seed": (0, 7, 20_260_101, 2**62),
+        },
+        SEARCH
+        | {
+            "roots": (1, 5, 16, 40),
+            "beam": (1, 3, 16, 64),
+            "levels": (1, 2, 17, 100),
+            "budget": (None, 1, 20, 150),
+            "seed": (0, 7, 20_260_101, 2**62),
+        },
+    ),
 }
 
 
@@ -90,10 +131,11 @@ class Row:
 def rows(
     registration: Registration, matrix: str = "quick", *, device: str = "cpu"
 ) -> tuple[Row, ...]:
-    """Returns the rows of a matrix for one environment.
+    """Returns the rows of a matrix for one environment, the same in every run.
 
-    `"quick"` covers every pair of dimension values, and is filled up with random rows to
-    `QUICK_ROWS`; it is the same in every run.
+    Every pair of dimension values is covered; random rows fill up to the matrix's number, every
+    third of them a search. `"full"` has larger values of everything, the parameters in
+    `registration.full` among them, and two rows with a million branches: see `_millions`.
 
     Raises:
         ValueError: For a matrix that this version does not have.
@@ -101,20 +143,59 @@ def rows(
     if matrix not in MATRICES:
         known = ", ".join(repr(name) for name in MATRICES)
         raise ValueError(f"`matrix` is {matrix!r}; expected one of: {known}")
-    varied = {CONSTRUCTOR + name: tuple(values) for name, values in registration.matrix.items()}
-    populations = pairwise(POPULATION | varied, seed=1)
-    ranks = registration.env_class(**registration.kwargs)
-    can_search = ranks.score in ranks.contract.of("branch")
-    searches = pairwise(SEARCH | varied, seed=2) if can_search else []
+    chosen = MATRICES[matrix]
+    parameters = dict(registration.matrix)
+    if matrix == "full":
+        parameters |= registration.full
+    varied = {CONSTRUCTOR + name: tuple(values) for name, values in parameters.items()}
+    rules = registration.env_class(**registration.kwargs)
+    dimensions = {"population": {**chosen.population, **varied}}
+    if rules.score in rules.contract.of("branch"):
+        dimensions["search"] = {**chosen.search, **varied}
+    found = [
+        (kind, values)
+        for seed, kind in enumerate(dimensions, start=1)
+        for values in pairwise(dimensions[kind], seed)
+    ]
+    if matrix == "full":
+        found = [*_millions(rules, "search" in dimensions), *found]
     chance = np.random.default_rng(3)
-    while len(populations) + len(searches) < QUICK_ROWS:
-        populations.append(_random_row(POPULATION | varied, chance))
-    kinds = [("population", values) for values in populations]
-    kinds += [("search", values) for values in searches]
-    return tuple(_row(number, *kind, device) for number, kind in enumerate(kinds))
+    while len(found) < chosen.rows:
+        kind = "search" if "search" in dimensions and len(found) % 3 == 0 else "population"
+        found.append((kind, _random_row(dimensions[kind], chance)))
+    return tuple(_row(number, *each, device) for number, each in enumerate(found))
 
 
-def pairwise(dimensions: Mapping[str, Sequence[Any]], seed: int) -> list[dict[str, Any]]:
+def _millions(rules: BranchEnv, searches: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields rows with a million branches, of the environment with its default parameters.
+
+    One `fork` call makes a million children. A search keeps so many of each root that, where
+    branches have not ended by then, its last level makes a million too.
+    """
+    shared = {"sharing": "pairs", "rng": "split", "seed": 11}
+    yield (
+        "population",
+        {
+            **shared,
+            "roots": 4,
+            "spare": MILLION // 4,
+            "autoreset_mode": "NEXT_STEP",
+            "program": "crowd",
+            "steps": 1,
+            "max_episode_steps": None,
+            "output": "torch",
+        },
+    )
+    actions = int(getattr(rules.single_action_space, "n", 1))
+    if searches and actions > 1:
+        roots = 64
+        beam = -(-MILLION // (roots * actions))
+        levels = 1 + math.ceil(math.log(beam, actions))
+        sizes = {"roots": roots, "beam": beam, "levels": levels}
+        yield "search", {**shared, **sizes, "budget": None, "stop_solved": False}
+
+
+def pairwise(dimensions: Dimensions, seed: int) -> list[dict[str, Any]]:
     """Covers all pairs of values of any two dimensions with few rows.
 
     Each row starts from a pair that is not covered yet and takes, dimension by dimension in random
@@ -149,15 +230,13 @@ def _pair(one: str, i: int, other: str, j: int) -> Pair:
     return (one, i, other, j) if one < other else (other, j, one, i)
 
 
-def _pairs(dimensions: Mapping[str, Sequence[Any]]) -> Iterator[Pair]:
+def _pairs(dimensions: Dimensions) -> Iterator[Pair]:
     for one, other in itertools.combinations(dimensions, 2):
         for i, j in itertools.product(range(len(dimensions[one])), range(len(dimensions[other]))):
             yield _pair(one, i, other, j)
 
 
-def _random_row(
-    dimensions: Mapping[str, Sequence[Any]], chance: np.random.Generator
-) -> dict[str, Any]:
+def _random_row(dimensions: Dimensions, chance: np.random.Generator) -> dict[str, Any]:
     return {name: values[int(chance.integers(len(values)))] for name, values in dimensions.items()}
 
 

@@ -86,15 +86,15 @@ Operations = Iterator[Operation]
 class Chance:
     """The choices of a program: actions, subsets, the fork's `rng`."""
 
-    def __init__(self, model: ScalarPopulation, seed: int, rng: Rng, actions: int = 60) -> None:
-        """Fixes the choices by `seed`; `actions` is the number of steps a program may ask for."""
+    def __init__(self, model: ScalarPopulation, seed: int, rng: Rng, steps: int = 60) -> None:
+        """Fixes the choices by `seed`; `steps` is the number that a program may ask for."""
         self.model = model
         self.seed = seed
         self.rng = rng
         self.draw = np.random.default_rng(seed)
         self.space = model.make().action_space
         self.space.seed(seed)
-        self.budget = actions
+        self.budget = steps
 
     def step(self) -> Step:
         """Returns a step: a random action for each live branch, elsewhere what nobody may read."""

@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode
 from branchrt_gym.certify.operations import (
     Chance,
     Compact,
+    Fork,
     Operations,
     Prune,
     Reset,
@@ -41,6 +42,23 @@ def full_frontier(model: ScalarPopulation, chance: Chance) -> Operations:
         yield from chance.fill()
         yield from chance.steps(1)
         yield from chance.revive()
+
+
+def crowd(model: ScalarPopulation, chance: Chance) -> Operations:
+    """Fills the free slots by one call of `fork`, and closes the holes that a step leaves."""
+    yield Reset(chance.seed)
+    while chance.budget:
+        free = len(model.free_slots())
+        live = model.live_slots()[:free]
+        if live:
+            each, more = divmod(free, len(live))
+            counts = tuple(each + (place < more) for place in range(len(live)))
+            yield Fork(tuple(live), counts, chance.rng)
+        yield from chance.steps(1)
+        yield Compact()
+        yield from chance.revive()
+        if not model.live_slots() and not model.reserved:
+            yield Reset()
 
 
 def all_pruned(model: ScalarPopulation, chance: Chance) -> Operations:
@@ -175,6 +193,7 @@ PROGRAMS: dict[str, Program] = {
     for program in (
         plain,
         full_frontier,
+        crowd,
         all_pruned,
         fork_then_end,
         restart_while_others_live,

@@ -1,9 +1,11 @@
 """Certification end to end: the real environment passes, planted faults are caught."""
 
+import dataclasses
+
 import pytest
 from lucky_counter import LuckyCounterOracle, faulty, registration
 
-from branchrt_gym import BranchingVectorEnv
+from branchrt_gym import BranchingVectorEnv, registrations
 from branchrt_gym.certify import (
     ScalarPopulation,
     certify,
@@ -105,6 +107,34 @@ def test_an_error_of_the_environment_is_a_difference():
     found = compare_program(envs, model, [Reset(1), Fork((0,))]).difference
     assert (found.field, found.operation) == ("error", 1)
     assert "ZeroDivisionError" in found.got
+
+
+def test_rows_that_run_in_processes_give_the_same_certificate():
+    chosen = rows(registrations()["branchrt/DeepTree-v0"])[::30]
+    seen = []
+    one, two = (
+        certify(
+            "branchrt/DeepTree-v0",
+            jobs=jobs,
+            rows=chosen,
+            progress=lambda done, total, row: seen.append((done, row.number)),
+        )
+        for jobs in (1, 2)
+    )
+    assert one.ok
+    numbers = [row.number for row in chosen]
+    assert seen == 2 * [*enumerate(numbers), (len(chosen), numbers[-1])]
+
+    def untimed(certificate):
+        results = [dataclasses.replace(result, seconds=0) for result in certificate.rows]
+        return dataclasses.replace(certificate, rows=results, seconds=0)
+
+    assert untimed(one) == untimed(two)
+
+
+def test_less_than_one_job_is_refused():
+    with pytest.raises(ValueError, match="`jobs` is 0; expected 1 or more"):
+        certify("branchrt/DeepTree-v0", jobs=0, rows=[])
 
 
 def test_an_unknown_environment_lists_the_known():

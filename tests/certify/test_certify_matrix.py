@@ -7,7 +7,7 @@ import pytest
 from lucky_counter import registration
 
 from branchrt_gym.certify import Certificate, Difference, RowResult, rows
-from branchrt_gym.certify.matrix import POPULATION, SEARCH, Row, pairwise
+from branchrt_gym.certify.matrix import MATRICES, MILLION, Row, pairwise
 from branchrt_gym.registry import registrations
 
 
@@ -33,17 +33,42 @@ def test_pairwise_covers_all_pairs_with_few_rows():
     assert 25 <= len(covered) <= 40
 
 
+@pytest.mark.parametrize("matrix", ["quick", "full"])
 @pytest.mark.parametrize(
     "known", [registration(), registrations()["branchrt/DeepTree-v0"]], ids=lambda known: known.id
 )
-@pytest.mark.parametrize(("kind", "dimensions"), [("population", POPULATION), ("search", SEARCH)])
-def test_quick_covers_all_pairs_of_settings_and_parameters(known, kind, dimensions):
-    quick = rows(known)
-    assert len(quick) >= 100
-    assert [row.number for row in quick] == list(range(len(quick)))
-    chosen = [{**row.settings, **row.parameters} for row in quick if row.kind == kind]
-    assert set().union(*map(pairs, chosen)) == all_pairs({**dimensions, **known.matrix})
-    assert quick == rows(known)
+def test_all_pairs_of_settings_and_parameters_are_covered(known, matrix):
+    chosen = rows(known, matrix)
+    assert len(chosen) >= {"quick": 100, "full": 432}[matrix]
+    assert [row.number for row in chosen] == list(range(len(chosen)))
+    assert chosen == rows(known, matrix)
+    parameters = {**known.matrix, **(known.full if matrix == "full" else {})}
+    for kind in ("population", "search"):
+        values = [{**row.settings, **row.parameters} for row in chosen if row.kind == kind]
+        dimensions = {**getattr(MATRICES[matrix], kind), **parameters}
+        assert all_pairs(dimensions) <= set().union(*map(pairs, values))
+
+
+def test_full_has_larger_values_than_quick_everywhere():
+    quick, full = MATRICES["quick"], MATRICES["full"]
+    larger = {"population": ("roots", "spare", "steps"), "search": ("roots", "beam", "levels")}
+    for kind, names in larger.items():
+        for name in names:
+            assert max(getattr(full, kind)[name]) > max(getattr(quick, kind)[name])
+    for known in registrations().values():
+        for name in known.full:
+            assert max(known.full[name]) > max(known.matrix[name])
+
+
+@pytest.mark.parametrize("known", registrations().values(), ids=lambda known: known.id)
+def test_full_starts_with_a_million_children(known):
+    crowd, search = rows(known, "full")[:2]
+    assert crowd.settings["program"] == "crowd"
+    assert crowd.num_envs - crowd.num_roots >= MILLION  # children of one call of `fork`
+    beam, levels = search.settings["beam"], search.settings["levels"]
+    actions = int(known.env_class(**known.kwargs).single_action_space.n)
+    assert search.num_roots * beam * actions >= MILLION
+    assert actions ** (levels - 1) >= beam  # so many are held before the last level
 
 
 def test_deep_tree_is_certified_at_full_width_too():
@@ -56,8 +81,8 @@ def test_deep_tree_is_certified_at_full_width_too():
 
 
 def test_an_unknown_matrix_says_which_there_are():
-    with pytest.raises(ValueError, match=r"`matrix` is 'full'; expected one of: 'quick'"):
-        rows(registration(), "full")
+    with pytest.raises(ValueError, match=r"`matrix` is 'huge'; expected one of: 'quick', 'full'"):
+        rows(registration(), "huge")
 
 
 def test_a_row_counts_its_slots_and_contexts():
@@ -69,7 +94,7 @@ def test_a_row_counts_its_slots_and_contexts():
 def certificate(difference=None):
     row = Row(0, "population", {"width": 3}, {"seed": 2**62, "max_episode_steps": None})
     result = RowResult(row, 12, int(difference is not None), 0.25, difference)
-    return Certificate("test/X-v0", ("ab", "cd"), "quick", (result,), {"triton": None}, "cpu")
+    return Certificate("test/X-v0", ("ab", "cd"), "quick", (result,), {"triton": None}, "cpu", 0.5)
 
 
 def test_certificate_round_trip(tmp_path):
@@ -82,6 +107,7 @@ def test_certificate_round_trip(tmp_path):
         record = json.loads(path.read_text())
         assert record["ok"] is one.ok
         assert record["totals"]["comparisons"] == 12
+        assert record["totals"]["seconds"] == 0.5
         assert record["tiers"] == ["eager"]
     assert certificate().ok
     assert not certificate(difference).ok

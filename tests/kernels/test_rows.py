@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from branchrt_gym.kernels import NO_ROW, copy_rows, resolve
-from branchrt_gym.kernels.rows import _copy_without_waiting
+from branchrt_gym.kernels.rows import _copy_without_waiting, write_rows
 
 KINDS = [
     (torch.bool, ()),
@@ -239,20 +239,43 @@ def test_a_field_that_is_no_tensor():
         copy_rows([[1, 2]], ROWS, ROWS)
 
 
-def test_rows_in_order():
+@pytest.mark.parametrize("impl", ["torch", "triton"])
+def test_values_are_written_without_a_gather(impl, launched):
     field, other = torch.arange(12).view(6, 2).clone(), torch.arange(6) % 3 == 0
     before = field.clone()
     source = torch.tensor([[50, 51], [60, 61]])
-    copy_rows([field, other], None, torch.tensor([4, 1]), sources=[source, torch.ones(2) > 0])
-    assert field[[4, 1]].tolist() == source.tolist() and bool(other[[4, 1]].all())
+    write_rows([field, other], torch.tensor([4, 1]), [source, True], impl=impl)
+    assert field[[4, 1]].tolist() == source.tolist()
+    assert other.tolist() == [True, True, False, True, True, False]
     assert torch.equal(field[[0, 2, 3, 5]], before[[0, 2, 3, 5]])
-    copy_rows([field], None, torch.tensor([NO_ROW, 0]), sources=[source])
-    assert field[0].tolist() == [60, 61]
-    # A source that is a piece of its field is read before anything is written.
-    line = torch.arange(5)
-    copy_rows([line], None, torch.tensor([1, 2, 3, 4]), sources=[line[:4]])
+    write_rows([field, other], torch.tensor([NO_ROW, 0]), [source, 0], impl=impl)
+    assert field[0].tolist() == [60, 61] and torch.equal(field[5], before[5])
+    assert other.tolist() == [False, True, False, True, True, False]
+    # A value that is a piece of its field is read before anything is written.
+    line, far = torch.arange(5), torch.zeros(3)
+    write_rows([line], torch.tensor([1, 2, 3, 4]), [line[:4]], impl=impl)
     assert line.tolist() == [0, 0, 1, 2, 3]
-    with pytest.raises(ValueError, match="`from_rows` is None"):
-        copy_rows([line], None, torch.tensor([1, 2]))
-    with pytest.raises(ValueError, match="`from_rows` is None"):
-        copy_rows([line], None, torch.tensor([1, 2]), sources=[line])
+    write_rows([far], torch.zeros(0, dtype=torch.int64), [7], impl=impl)
+    write_rows([], torch.tensor([1]), [], impl=impl)
+    assert far.tolist() == [0, 0, 0]
+    assert ("copy_rows" in launched) == (impl == "triton")
+
+
+@pytest.mark.parametrize(
+    ("rows", "values", "message"),
+    [
+        (ROWS, [], "`values` has 0 entries; expected .* each of 1 fields"),
+        (ROWS[None], [one(2)], r"`rows` is .*expected rows of shape \(M,\)"),
+        (ROWS.int(), [1], "`rows` is torch.int32"),
+        (ROWS, [one(3)], r"`values\[0\]` is .* \(3,\); expected as many rows"),
+        (ROWS, [one(2).int()], r"`values\[0\]` is torch.int32"),
+        (ROWS, [one(4)[::2]], r"`values\[0\]` .*contiguous"),
+        (ROWS + 2, [1], "`rows` has rows 2 .. 3"),
+        (ROWS - 2, [1], "`rows` has rows -2 .. -1"),
+    ],
+)
+def test_wrong_values_change_nothing(rows, values, message):
+    field = one(3)
+    with pytest.raises(ValueError, match=message):
+        write_rows([field], rows, values)
+    assert not field.any()
