@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,6 +27,7 @@ class Roots:
         context_index: `[R] int64`, `r % C`.
         shared: The `shared` fields.
         state: The `branch` fields of the roots, each `[R, …]`.
+        plans: What earlier searches of these roots keep for the next; see `plan_search`.
     """
 
     seed: Tensor
@@ -33,6 +35,7 @@ class Roots:
     context_index: Tensor
     shared: dict[str, Tensor]
     state: dict[str, Tensor]
+    plans: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
         """The number of roots."""

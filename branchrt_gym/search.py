@@ -13,6 +13,7 @@ from branchrt_gym.checked import CheckedEnv
 from branchrt_gym.contract import BranchEnv
 from branchrt_gym.policies import Beam, BestFirst
 from branchrt_gym.roots import Roots, make_roots
+from branchrt_gym.search_plan import Tier, plan_search
 from branchrt_gym.search_result import NO_CHOICE, Population, SearchResult
 from branchrt_gym.seeding import Rng, check_rng
 
@@ -29,6 +30,7 @@ def search(
     device: str | torch.device = "cpu",
     rng: Rng = "split",
     stop_solved: bool = True,
+    tier: Tier = "auto",
 ) -> SearchResult:
     """Searches from every root at once; what a root's branches share is stored once.
 
@@ -48,6 +50,14 @@ def search(
         rng: Whether children have random futures of their own or their parent's.
         stop_solved: Whether a root is done as soon as a child solves it: of its branches only
             the children that solve it stay, and nothing of it is expanded any more.
+        tier: Which form runs; every one gives the same result, bit for bit. `"eager"`, plain
+            torch, anywhere; `"captured"`, a CUDA graph of the environment's torch and our Triton
+            kernels; `"fused"`, one kernel that the environment's `transition_kernel` is inlined
+            into. `"auto"` takes the fastest that fits on a CUDA device, and eager on the CPU; the
+            result's `tier` and `note` say which ran, and why not a faster one.
+
+    Raises:
+        ValueError: If a tier was named that the search does not fit, with the reason.
     """
     check_rng(rng)
     if not isinstance(env, BranchEnv):
@@ -67,25 +77,21 @@ def search(
     if not isinstance(roots, Roots):
         roots = make_roots(checked, roots, num_contexts=num_contexts, device=device)
     began = time.perf_counter()
-    with torch.inference_mode():
-        if isinstance(policy, Beam):
-            result = search_eager.beam(checked, roots, policy.width, depth, rng, stop_solved)
-        else:
-            result = search_eager.best_first(
-                checked, roots, policy.width, policy.budget, depth, rng, stop_solved
-            )
-    if roots.seed.device.type == "cuda":
-        torch.cuda.synchronize(roots.seed.device)
-    population, choices, transitions = result
-    # Inference tensors are quick to make but refuse autograd and changes in place; copies do not.
-    population = population.clone()
-    choices = [choice.clone() for choice in choices]
+    plan, note = plan_search(
+        checked, roots, policy, depth, rng=rng, stop_solved=stop_solved, tier=tier
+    )
+    if plan is not None:
+        plan.run()
+        population, choices, transitions = plan.found()
+    else:
+        population, choices, transitions = _eager(checked, roots, policy, depth, rng, stop_solved)
     return SearchResult(
         branch_id=population.branch_id[:, 0],
         score=population.score[:, 0],
         solved=population.solved.any(1),
         population=population,
-        tier="eager",
+        tier="eager" if plan is None else plan.tier,
+        note=note,
         levels=len(choices),
         transitions=transitions,
         seconds=time.perf_counter() - began,
@@ -96,3 +102,25 @@ def search(
         roots=roots,
         rng=rng,
     )
+
+
+def _eager(
+    env: CheckedEnv,
+    roots: Roots,
+    policy: Beam | BestFirst,
+    depth: int,
+    rng: Rng,
+    stop_solved: bool,
+) -> search_eager.Found:
+    with torch.inference_mode():
+        if isinstance(policy, Beam):
+            found = search_eager.beam(env, roots, policy.width, depth, rng, stop_solved)
+        else:
+            found = search_eager.best_first(
+                env, roots, policy.width, policy.budget, depth, rng, stop_solved
+            )
+    if roots.seed.device.type == "cuda":
+        torch.cuda.synchronize(roots.seed.device)
+    population, choices, transitions = found
+    # Inference tensors are quick to make but refuse autograd and changes in place; copies do not.
+    return population.clone(), [choice.clone() for choice in choices], transitions

@@ -172,6 +172,7 @@ def _advance(
         deep = torch.where(grid, held.depth.gather(1, above), deep)
         choice = torch.where(grid, carried(above), choice)
     ids = torch.where(there, ids, NO_CHOICE)
+    deep = torch.where(there, deep, 0)
     terminated, truncated, solved = (flags & there).unbind()
     chosen = Population(ids, best, deep, terminated, truncated, solved, state, own)
     over = terminated | truncated | ~there
@@ -252,7 +253,7 @@ def _expand_best(
     chosen = Population(
         branch_id=torch.where(new, ids, torch.where(there, grid(held.branch_id, row), NO_CHOICE)),
         score=score.gather(1, inside),
-        depth=grid(held.depth, depth + 1),
+        depth=torch.where(there, grid(held.depth, depth + 1), 0),
         terminated=grid(held.terminated, made.terminated) & there,
         truncated=grid(held.truncated, made.truncated) & there,
         solved=grid(held.solved, made.solved) & there,

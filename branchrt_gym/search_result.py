@@ -41,7 +41,7 @@ class Population:
     Attributes:
         branch_id: `[R, K] int64`; `NO_CHOICE` in an empty place.
         score: `[R, K] int64`.
-        depth: `[R, K] int32`, transitions since the root.
+        depth: `[R, K] int32`, transitions since the root; 0 in an empty place.
         terminated: `[R, K] bool`. truncated, solved: likewise.
         state: The `branch` fields, each `[R * K, …]`.
         key: `[R * K] int64`, or None where the environment does not use keys.
@@ -78,7 +78,8 @@ class SearchResult:
         score: `[R] int64`, its score.
         solved: `[R] bool`, whether a branch among the last kept solves the root.
         population: The branches kept last.
-        tier: `"eager"`; the other tiers are to come.
+        tier: Which form ran: `"eager"`, `"captured"` or `"fused"`; see `search`.
+        note: Why no faster one, in words; None where nothing stood in the way.
         levels: Levels expanded; of `BestFirst`, the most expansions of a root.
         transitions: Transitions taken, those of children that were not kept included.
         seconds: Wall time of the levels, contexts not counted.
@@ -93,6 +94,7 @@ class SearchResult:
     solved: Tensor
     population: Population = field(repr=False)
     tier: str
+    note: str | None
     levels: int
     transitions: int
     seconds: float

@@ -20,123 +20,33 @@ import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
 from branchrt_gym.kernels.keys_triton import fold_device
+from branchrt_gym.kernels.order_triton import (
+    EMPTY,
+    NARROW,
+    SOLVED,
+    TERMINATED,
+    TRUNCATED,
+    WARP,
+    exact_order,
+    lane_of_rank,
+    like,
+    ranks_of_narrow,
+    settle,
+    take,
+    where,
+)
 
-__all__ = ["beam_kernel", "search_beam"]
+__all__ = ["beam_kernel", "own_key", "search_beam"]
 
-# A branch's word: its flags, and above them its birth, `level * KEPT + rank`.
-_TERMINATED = tl.constexpr(1)
-_TRUNCATED = tl.constexpr(2)
-_SOLVED = tl.constexpr(4)
-_FLAGS = tl.constexpr(7)  # all of them
-_BIRTH = tl.constexpr(3)  # the bits below
-_NEWBORN = tl.constexpr(1 << 30)  # instead of a birth, until its rank is known
-_EMPTY = tl.constexpr(-1)
 _FORK = tl.constexpr(3 << 40)  # as `seeding.FORK`
-_WARP = tl.constexpr(32)
-_NARROW = tl.constexpr(1 << 24)  # below it, a score and a lane's index fit in 30 bits
-_INDEX_BITS = tl.constexpr(5)  # of a lane of a warp
-_INDICES = tl.constexpr(6)  # of those in one 31-bit word
 
 
 @triton.jit
-def _count_bits(word):
-    """How many of the 32 bits of each word are set."""
-    word = word - ((word >> 1) & 0x55555555)
-    word = (word & 0x33333333) + ((word >> 2) & 0x33333333)
-    return (((word + (word >> 4)) & 0x0F0F0F0F) * 0x01010101) >> 24
-
-
-@triton.jit
-def _ranks_of_narrow(score, bias, lane):
-    """Ranks 32 candidates with scores of `_NARROW` bits; every rank is taken once.
-
-    Every lane counts who is ahead of it among all others, whose words come round by shuffles. The
-    `bias` makes words unique and puts those that do not compete last.
-    """
-    word = score.to(tl.int32) * _WARP + bias
-    even = tl.zeros_like(lane)
-    odd = tl.zeros_like(lane)
-    for turn in tl.static_range(1, _WARP):
-        rival = tl.gather(word, (lane + turn) & (_WARP - 1), 0)
-        # The sign of the difference, which 32 bits hold; two chains of sums are sooner done.
-        ahead = ((word - rival).to(tl.uint32, bitcast=True) >> 31).to(tl.int32, bitcast=True)
-        if turn % 2 == 0:
-            even += ahead
-        else:
-            odd += ahead
-    return even + odd
-
-
-@triton.jit
-def _ranks_of_any(score, valid, lane):
-    """As `_ranks_of_narrow`, for any scores."""
-    LOWEST: tl.constexpr = -(2 ** (score.dtype.primitive_bitwidth - 1))
-    score = tl.where(valid, score, LOWEST)
-    place = tl.zeros_like(lane)
-    for turn in tl.static_range(1, _WARP):
-        other = (lane + turn) & (_WARP - 1)
-        rival = tl.gather(score, other, 0)
-        ahead = (rival > score) | ((rival == score) & (other < lane))
-        place += ahead.to(tl.int32)
-    # Who does not compete stands with the lowest score; no valid one may wait behind them.
-    bits = tl.sum(valid.to(tl.uint32) << lane.to(tl.uint32), 0)
-    below = (tl.full((), 1, tl.uint32) << lane.to(tl.uint32)) - 1
-    absent = _count_bits(below & (bits ^ 0xFFFFFFFF)).to(tl.int32)
-    place -= tl.where(score == LOWEST, absent, 0)
-    return tl.where(valid, place, tl.sum(valid.to(tl.int32), 0) + absent)
-
-
-@triton.jit
-def _lane_of_rank(place, lane, rank, KEPT: tl.constexpr):
-    """Inverts `place` for ranks below KEPT: sums pack the lanes of six ranks into a word each."""
-    source = tl.zeros_like(lane)
-    for first in tl.static_range(0, KEPT, _INDICES):
-        shift = (place - first) * _INDEX_BITS
-        here = (place >= first) & (place < first + _INDICES)
-        packed = tl.sum(tl.where(here, lane << (shift & 31), 0), 0)
-        wanted = ((rank - first) * _INDEX_BITS) & 31
-        mine = (rank >= first) & (rank < first + _INDICES)
-        source = tl.where(mine, (packed >> wanted) & (_WARP - 1), source)
-    return source
-
-
-@triton.jit
-def _order_by_sort(score, valid, lane, rank, LANES: tl.constexpr):
-    """Sorts more candidates with 32-bit scores; returns whose lane has rank `lane`, and `rank`."""
-    tl.static_assert(score.dtype.primitive_bitwidth == 32, "sorted scores are 32-bit")
-    LOWEST: tl.constexpr = -(2**63)
-    # The low 16 bits name the lane. Those that do not compete are below every score.
-    word = (score.to(tl.int64) << 32) | (~lane).to(tl.uint32).to(tl.int64)
-    word = tl.where(valid, word, LOWEST + (0xFFFF - lane).to(tl.int64))
-    order = (~tl.sort(word, descending=True)).to(tl.int32) & 0xFFFF
-    return order, tl.gather(order, rank, 0)
-
-
-@triton.jit
-def _take(fields, source):
-    """Returns each field's entries at the lanes `source`."""
-    taken = ()
-    for j in tl.static_range(len(fields)):
-        taken = taken + (tl.gather(fields[j], source, 0),)
-    return taken
-
-
-@triton.jit
-def _like(fields, others):
-    """Returns the fields in the dtypes of `others`."""
-    cast = ()
-    for j in tl.static_range(len(fields)):
-        cast = cast + (fields[j].to(others[j].dtype),)
-    return cast
-
-
-@triton.jit
-def _where(mask, fields, others):
-    """Returns the fields where `mask` is set, elsewhere the others."""
-    merged = ()
-    for j in tl.static_range(len(fields)):
-        merged = merged + (tl.where(mask, fields[j], others[j]),)
-    return merged
+def own_key(key, action, SPLIT: tl.constexpr):
+    """The key of a child that takes `action`, of a parent without forks."""
+    if SPLIT:
+        key = fold_device(fold_device(key, _FORK), action)
+    return key
 
 
 @triton.jit
@@ -157,69 +67,13 @@ def _expand(
     """Returns each lane's child: its fields, its flags and its key."""
     step_key = key
     if USES_KEY:
-        if SPLIT:
-            key = fold_device(fold_device(key, _FORK), action)
+        key = own_key(key, action, SPLIT)
         step_key = fold_device(key, level)
     fresh, _, terminated, truncated, solved = transition(
         shared, context + lane * 0, lane * 0 + level, step_key, state, action + FIRST, PARAMS
     )
-    flags = terminated.to(tl.int32) * _TERMINATED + truncated.to(tl.int32) * _TRUNCATED
-    return _like(fresh, state), flags + solved.to(tl.int32) * _SOLVED, key
-
-
-@triton.jit
-def _settle(
-    word,
-    flags,
-    is_open,
-    source,
-    valid,
-    place,
-    row,
-    level,
-    lane,
-    rank,
-    KEPT: tl.constexpr,
-    LANES: tl.constexpr,
-):
-    """Records a level's choices and returns the words of the branches that it kept.
-
-    Args:
-        word: The words of the branches that the candidates come from.
-        flags: The flags of fresh children.
-        is_open: Whether a candidate is a fresh child, not a branch carried over.
-        source: The lane that each branch comes from.
-        valid: Candidates that competed.
-        place: Each candidate's rank, or the candidate of each rank where LANES is not a warp.
-        row: Where the choices go; nothing is written at level 0.
-        level: How often was expanded.
-    """
-    choice = tl.where(valid, tl.where(is_open, lane, -2 - rank), _EMPTY)
-    kept = tl.where(level > 0, KEPT, 0)
-    if LANES == _WARP:
-        tl.store(row + place, choice, mask=place < kept)
-    else:
-        tl.store(row + lane, tl.gather(choice, place, 0), mask=lane < kept)
-    # Each rank is some candidate's; a place is empty where that one did not compete.
-    word = tl.where(valid, tl.where(is_open, flags + _NEWBORN, word), _EMPTY)
-    word = tl.gather(word, source, 0)
-    born = ((level * KEPT + rank) << _BIRTH) + (word & _FLAGS)
-    return tl.where(word >= _NEWBORN, born, word)
-
-
-@triton.jit
-def _exact_order(
-    score, valid, wins, lane, rank, KEPT: tl.constexpr, LANES: tl.constexpr, STOP: tl.constexpr
-):
-    """Who competes where some may solve the root, their order, and the lane of each rank."""
-    if STOP:
-        valid &= wins | (tl.max(wins.to(tl.int32), 0) == 0)
-    if LANES == _WARP:
-        place = _ranks_of_any(score, valid, lane)
-        source = _lane_of_rank(place, lane, rank, KEPT)
-    else:
-        place, source = _order_by_sort(score, valid, lane, rank, LANES)
-    return valid, place, source
+    flags = terminated.to(tl.int32) * TERMINATED + truncated.to(tl.int32) * TRUNCATED
+    return like(fresh, state), flags + solved.to(tl.int32) * SOLVED, key
 
 
 @triton.jit
@@ -256,9 +110,9 @@ def _search(
         The state, key and word of the branches held, in the lanes of their children; expansions;
         levels; and whether a guess before the last level was wrong.
     """
-    CLOSED: tl.constexpr = _TERMINATED | _TRUNCATED | (_SOLVED if STOP else 0)
+    CLOSED: tl.constexpr = TERMINATED | TRUNCATED | (SOLVED if STOP else 0)
     inside = lane < KEPT * FANOUT
-    word = tl.where(rank == 0, 0, _EMPTY)
+    word = tl.where(rank == 0, 0, EMPTY)
     flags = lane * 0
     is_open = lane < 0
     valid = rank == 0
@@ -288,7 +142,7 @@ def _search(
             USES_KEY,
             SPLIT,
         )
-        word = _settle(
+        word = settle(
             word, flags, is_open, source, valid, place, row, level, lane, rank, KEPT, LANES
         )
         if GUESS:
@@ -298,34 +152,34 @@ def _search(
         open_now = tl.sum((is_open & (action == 0)).to(tl.int32), 0)
         total += open_now
         valid = inside & (word >= 0) & (is_open | (action == 0))
-        bias = tl.where(valid, _WARP - 1 - lane, -0x40000000 - lane)
+        bias = tl.where(valid, WARP - 1 - lane, -0x30000000 - lane)
 
         flags = flags_now
-        before = _where(is_open, fresh, state)
+        before = where(is_open, fresh, state)
         if USES_KEY:
             before_key = tl.where(is_open, key_now, key)
         score = before[SCORE]
-        wins = is_open & ((flags & _SOLVED) != 0) & STOP
+        wins = is_open & ((flags & SOLVED) != 0) & STOP
         if GUESS:
-            odd = (wins | (score >= _NARROW) | (score < -_NARROW)).to(tl.int32)
-            place = _ranks_of_narrow(score, bias, lane)
-            source = _lane_of_rank(place, lane, rank, KEPT)
+            odd = (wins | (score >= NARROW) | (score < -NARROW)).to(tl.int32)
+            place = ranks_of_narrow(score, bias, lane)
+            source = lane_of_rank(place, lane, rank, KEPT)
         else:
-            valid, place, source = _exact_order(score, valid, wins, lane, rank, KEPT, LANES, STOP)
+            valid, place, source = exact_order(score, valid, wins, lane, rank, KEPT, LANES, STOP)
         # What stands in an empty place is not looked at, but a transition may compute on it.
-        state = _take(before, source)
+        state = take(before, source)
         if USES_KEY:
             key = tl.gather(before_key, source, 0)
         level += 1
     if GUESS:
         if tl.max(odd, 0) > 0:
-            valid, place, source = _exact_order(
+            valid, place, source = exact_order(
                 before[SCORE], valid, wins, lane, rank, KEPT, LANES, STOP
             )
-            state = _take(before, source)
+            state = take(before, source)
             if USES_KEY:
                 key = tl.gather(before_key, source, 0)
-    word = _settle(word, flags, is_open, source, valid, place, row, level, lane, rank, KEPT, LANES)
+    word = settle(word, flags, is_open, source, valid, place, row, level, lane, rank, KEPT, LANES)
     return state, key, word, total, level - ((level > 0) & (open_now == 0)).to(tl.int32), wrong
 
 
@@ -402,9 +256,9 @@ def beam_kernel(
         USES_KEY,
         SPLIT,
         STOP,
-        LANES == _WARP,
+        LANES == WARP,
     )
-    if LANES == _WARP:
+    if LANES == WARP:
         if wrong > 0:
             tl.debug_barrier()  # before other lanes write the same record
             state, key, word, total, level, wrong = _search(
@@ -439,7 +293,7 @@ def beam_kernel(
         tl.store(key_out + out, key, mask=mask)
     tl.store(word_out + out, word, mask=mask)
     # A root that is done keeps its branches through the levels of the others.
-    stays = tl.where(word >= 0, -2 - rank, _EMPTY)
+    stays = tl.where(word >= 0, -2 - rank, EMPTY)
     while level < depth:
         tl.store(record + level * KEPT + rank, stays, mask=mask)
         level += 1

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from branchrt_gym.bench.forms_readme import form_lines
 from branchrt_gym.bench.record import read_rows
 
 __all__ = ["BEGIN", "END", "figures", "written"]
@@ -18,16 +19,30 @@ BEGIN, END = "<!-- evidence:begin -->", "<!-- evidence:end -->"
 
 
 def figures(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Returns the figures of the newest row of each bench, device and environment, as Markdown."""
+    """Returns the newest figures of each bench, device, environment and matrix, as Markdown."""
     newest: dict[tuple[str, str, str], Mapping[str, Any]] = {}
+    forms: dict[tuple[str, str], dict[int, Mapping[str, Any]]] = {}
     for row in rows:
+        if row["bench"] == "deep-tree-gpu":
+            sizes = dict(row["sizes"])
+            count = sizes.pop("roots")
+            forms.setdefault((row["hardware"]["device"], str(sizes)), {})[count] = row
+            continue
         # Rows of `bench step` from before it knew two environments name none.
         env = row.get("env", DEEP_TREE) if row["bench"] == "step" else row.get("environment", "")
+        env += row.get("matrix", "")
+        if row["bench"] == "expand":
+            env = str(row["sizes"])
         newest[row["bench"], row["hardware"]["device"], env] = row
     lines = ["| what | figure | where |", "|---|---|---|"]
     for _, row in sorted(newest.items()):
         lines += [
             f"| {what} | {figure} | {_place(row)} |" for what, figure in _WRITERS[row["bench"]](row)
+        ]
+    for _, sized in sorted(forms.items()):
+        lines += [
+            f"| {what} | {figure} | {_place(row)} |"
+            for what, figure, row in form_lines([*sized.values()])
         ]
     return "\n".join(lines)
 
@@ -93,7 +108,24 @@ def _certify(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(f"certificate of `{row['environment']}`, matrix {row['matrix']}", figure)]
 
 
-_WRITERS = {"deep-tree": _deep_tree, "step": _step, "certify": _certify}
+def _expand(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    sizes, rates = row["sizes"], row["children_per_second"]
+    what = (
+        f"fork, transition and reward of {row['children']:,} children in one call, {sizes['roots']}"
+        f" roots × {sizes['width']:,}, branches of the roots {sizes['order']}"
+    )
+    figure = (
+        f"**{rates['full'] / 1e9:.0f} billion a second** with all columns and the lineage, "
+        f"{row['bytes_per_child']['full']:.0f} bytes each (the copy bandwidth allows "
+        f"{row['bound_by_copy_bandwidth']['full'] / 1e9:.0f}); {rates['bare'] / 1e9:.0f} for "
+        f"position and score alone, {row['bare_share_of_reads']:.0%} of what as many random reads "
+        f"alone reach; `branch_step` in torch {rates['torch'] / 1e9:.1f}; {row['mismatches']} "
+        f"mismatches in {row['compared']:,}"
+    )
+    return [(what, figure)]
+
+
+_WRITERS = {"deep-tree": _deep_tree, "expand": _expand, "step": _step, "certify": _certify}
 
 
 def main(root: Path = Path()) -> None:

@@ -1,0 +1,215 @@
+"""The fused and captured forms of `search` against the eager tier, in Triton's interpreter."""
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+import triton
+import triton.language as tl
+
+from branchrt_gym import (
+    Beam,
+    BestFirst,
+    Contract,
+    DeepTree,
+    SharedCounter,
+    Transition,
+    branch,
+    make_roots,
+    search,
+)
+from branchrt_gym.checked import CheckedEnv
+from branchrt_gym.contract import BranchEnv, TransitionKernel
+from branchrt_gym.envs.blackjack import Blackjack
+from branchrt_gym.kernels import bounded, fold
+from branchrt_gym.kernels.keys_triton import bounded_device, fold_device
+from branchrt_gym.search_captured import CapturedBeam
+from branchrt_gym.search_eager import beam
+from branchrt_gym.search_fused import FusedBeam
+
+needs_interpreter = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="Triton interprets only where there is no GPU"
+)
+
+
+@triton.jit
+def dice_transition(shared, context, depth, key, state, action, params: tl.constexpr):
+    """`Dice.transition`."""
+    scale: tl.constexpr = params[0]
+    score, luck = state
+    roll = bounded_device(fold_device(key, action), 12).to(tl.int32) - 4
+    reward = roll * scale
+    score = score + reward.to(score.dtype)
+    terminated = roll == 3
+    truncated = (roll == 2) & (action == 0)
+    return (score, luck ^ key), reward, terminated, truncated, (roll == 7) & (depth > 1)
+
+
+class Dice(BranchEnv):
+    """Chance in everything: rewards, ends of both kinds, and solving, also before an end.
+
+    Scores are `scale` times small numbers, so that ties are many, and may leave the range that the
+    fused form orders in one pass; `start` puts them at the end of the dtype's range.
+    """
+
+    reward_dtype = torch.int32
+
+    def __init__(self, scale=1, fanout=3, dtype=torch.int32, start=0):
+        rules = DeepTree(width=8, fanout=fanout)
+        self.scale, self.dtype, self.start = scale, dtype, start
+        self.contract = Contract({"score": branch((), dtype), "luck": branch((), torch.int64)})
+        self.single_observation_space = rules.single_observation_space
+        self.single_action_space = rules.single_action_space
+
+    def initial_shared(self, keys):
+        return {}
+
+    def initial(self, shared, context_index, keys):
+        return {"score": torch.full_like(keys, self.start).to(self.dtype), "luck": keys}
+
+    def transition(self, shared, branches, action):
+        roll = bounded(fold(branches.key, action), 12).to(torch.int32) - 4
+        score = branches.state["score"] + (roll * self.scale).to(self.dtype)
+        return Transition(
+            state={"score": score, "luck": branches.state["luck"] ^ branches.key},
+            reward=roll * self.scale,
+            terminated=roll == 3,
+            truncated=(roll == 2) & (action == 0),
+            solved=(roll == 7) & (branches.depth > 1),
+        )
+
+    def transition_kernel(self, device):
+        return TransitionKernel(dice_transition, (self.scale,))
+
+
+class TorchAlone(Dice):
+    """Without a form in Triton."""
+
+    transition_kernel = BranchEnv.transition_kernel
+
+
+def differences(found, expected):
+    """Names what differs; places that are empty have no score and no state."""
+    (ours, choices, transitions), (theirs, wanted, count) = found, expected
+    there = theirs.branch_id >= 0
+    names = ("branch_id", "depth", "terminated", "truncated", "solved")
+    wrong = [name for name in names if not torch.equal(getattr(ours, name), getattr(theirs, name))]
+    wrong += ["score"] if not torch.equal(ours.score[there], theirs.score[there]) else []
+    rows = there.flatten()
+    columns = {**theirs.state, **({} if theirs.key is None else {"key": theirs.key})}
+    for name, column in columns.items():
+        mine = ours.key if name == "key" else ours.state[name]
+        wrong += [name] if not torch.equal(mine[rows], column[rows]) else []
+    wrong += ["transitions"] if transitions != count else []
+    if len(choices) != len(wanted):
+        return [*wrong, f"{len(choices)} levels, not {len(wanted)}"]
+    return wrong + [
+        f"choices of level {level}"
+        for level, (mine, his) in enumerate(zip(choices, wanted, strict=True))
+        if not torch.equal(mine, his)
+    ]
+
+
+RULES = {
+    "deep": lambda: DeepTree(width=97, fanout=4, depth=5),
+    "two by two": lambda: DeepTree(width=31, fanout=2, depth=9, value_range=1),
+    "dice": Dice,
+    "dice, wide scores": lambda: Dice(scale=10_000_019),
+    "dice, lowest scores": lambda: Dice(start=-(2**31)),
+    "dice, 64 bits": lambda: Dice(scale=1 << 20, dtype=torch.int64, start=-(2**62)),
+    "one action": lambda: Dice(fanout=1),
+}
+
+
+@needs_interpreter
+@pytest.mark.parametrize("stop_solved", [True, False])
+@pytest.mark.parametrize("width", [1, 3, 8])
+@pytest.mark.parametrize("rules", RULES)
+def test_fused_equals_eager(rules, width, stop_solved):
+    for rng, seed in (("split", 0), ("shared", 7)):
+        env = CheckedEnv(RULES[rules]())
+        roots = make_roots(env, range(seed, seed + 3), num_contexts=2)
+        plan = FusedBeam(env, roots, width, 5, rng, stop_solved)
+        plan.run()
+        expected = beam(env, roots, width, 5, rng, stop_solved)
+        assert differences(plan.found(), expected) == []
+
+
+@needs_interpreter
+@pytest.mark.parametrize(("width", "fanout"), [(11, 3), (20, 5)])
+def test_fused_of_more_children_than_a_warp(width, fanout):
+    for stop_solved in (True, False):
+        for start in (0, -(2**31)):
+            env = CheckedEnv(Dice(fanout=fanout, start=start))
+            roots = make_roots(env, 1)
+            plan = FusedBeam(env, roots, width, 4, "split", stop_solved)
+            plan.run()
+            assert differences(plan.found(), beam(env, roots, width, 4, "split", stop_solved)) == []
+
+
+@needs_interpreter
+@pytest.mark.parametrize("stop_solved", [True, False])
+@pytest.mark.parametrize(
+    ("rules", "width"),
+    [
+        *((rules, width) for rules in RULES.values() for width in (1, 5)),
+        (Dice, 13),
+        (Blackjack, 7),
+        (lambda: SharedCounter(width=16, depth=6, target=4), 6),
+    ],
+)
+def test_levels_of_the_captured_form_equal_eager(rules, width, stop_solved):
+    for rng in ("split", "shared"):
+        env = CheckedEnv(rules())
+        roots = make_roots(env, 3, num_contexts=2)
+        plan = CapturedBeam(env, roots, width, 4, rng, stop_solved)
+        expected = beam(env, roots, width, 4, rng, stop_solved)
+        for _ in range(2):  # the second overwrites what the first left
+            plan.run()
+            assert differences(plan.found(), expected) == []
+
+
+@needs_interpreter
+def test_search_says_which_tier_ran():
+    env = DeepTree(width=97, depth=4)
+    roots = make_roots(env, 3)
+    eager, fused = search(env, roots, Beam(4), 4), search(env, roots, Beam(4), 4, tier="fused")
+    assert (eager.tier, eager.note) == ("eager", None)
+    assert (fused.tier, fused.note) == ("fused", None)
+    assert torch.equal(eager.score, fused.score)
+    ours, theirs = eager.trajectories(), fused.trajectories()
+    assert torch.equal(ours.action, theirs.action) and torch.equal(ours.reward, theirs.reward)
+    again = search(env, roots, Beam(4), 4, tier="fused")
+    assert len(roots.plans) == 1 and torch.equal(
+        again.population.branch_id, fused.population.branch_id
+    )
+
+
+@needs_interpreter
+def test_plans_are_kept_for_what_they_were_made_for():
+    env = DeepTree(width=97, depth=4)
+    roots = make_roots(env, 3)
+    for width in (1, 2, 3, 4, 5):
+        search(env, roots, Beam(width), 4, tier="fused")
+    assert len(roots.plans) == 4
+    other = search(DeepTree(width=97, depth=4, value_range=7), roots, Beam(5), 4, tier="fused")
+    assert torch.equal(other.score, search(env, roots, Beam(5), 4).score)  # the same contexts
+    roots.state["position"].add_(1)  # read where it is
+    moved = search(env, roots, Beam(5), 4, tier="fused")
+    assert torch.equal(moved.score, search(env, roots, Beam(5), 4).score)
+
+
+@pytest.mark.parametrize(
+    ("env", "policy", "tier", "text"),
+    [
+        (TorchAlone(), Beam(3), "fused", "TorchAlone has no `transition_kernel`"),
+        (DeepTree(width=97), BestFirst(3), "fused", "BestFirst"),
+        (DeepTree(width=97), Beam(2000), "fused", "one block takes 4096"),
+        (Dice(dtype=torch.int64), Beam(20), "fused", "not int32"),
+        (DeepTree(width=97), Beam(3), "captured", "CUDA"),
+        (DeepTree(width=97), Beam(3), "quick", "expected one of 'auto'"),
+    ],
+)
+def test_a_tier_that_does_not_fit_is_refused(env, policy, tier, text):
+    with pytest.raises(ValueError, match=text):
+        search(env, 2, policy, 3, tier=tier, device="cpu")
