@@ -32,7 +32,6 @@ REQUIRED = {  # the least versions, as in pyproject.toml
     "rich": "13",
 }
 OPTIONAL = ("triton", "matplotlib", "pygame", "stable-baselines3", "docker", "ray", "jax")
-BUILT = ("eager",)  # the tiers that `search` has
 PATIENCE = 1.5  # seconds that the Docker engine has to answer
 SPLITMIX = 0xE220A8397B1DCDAF  # the first output of SplitMix64 started at 0
 
@@ -138,7 +137,7 @@ def look() -> Facts:
     )
 
 
-def tiers(facts: Facts, built: tuple[str, ...] = BUILT) -> list[Tier]:
+def tiers(facts: Facts) -> list[Tier]:
     """Returns which tiers of `search` can run, the fastest last."""
     lacks = []
     if not facts.devices:
@@ -154,8 +153,7 @@ def tiers(facts: Facts, built: tuple[str, ...] = BUILT) -> list[Tier]:
     if not envs:
         lacks.append("needs an environment with a `transition_kernel`")
     found.append(Tier("fused", not lacks, "; ".join(lacks) or f"on {on}, for {envs}"))
-    late = "not in this version yet"
-    return [tier if tier.name in built else Tier(tier.name, False, late) for tier in found]
+    return found
 
 
 def implementations(facts: Facts) -> dict[str, str]:

@@ -31,6 +31,7 @@ def search(
     rng: Rng = "split",
     stop_solved: bool = True,
     tier: Tier = "auto",
+    compiled: bool = True,
 ) -> SearchResult:
     """Searches from every root at once; what a root's branches share is stored once.
 
@@ -55,6 +56,8 @@ def search(
             kernels; `"fused"`, one kernel that the environment's `transition_kernel` is inlined
             into. `"auto"` takes the fastest that fits on a CUDA device, and eager on the CPU; the
             result's `tier` and `note` say which ran, and why not a faster one.
+        compiled: Whether the captured tier puts the transition through `torch.compile`, which
+            takes seconds once for each environment and shape.
 
     Raises:
         ValueError: If a tier was named that the search does not fit, with the reason.
@@ -78,7 +81,14 @@ def search(
         roots = make_roots(checked, roots, num_contexts=num_contexts, device=device)
     began = time.perf_counter()
     plan, note = plan_search(
-        checked, roots, policy, depth, rng=rng, stop_solved=stop_solved, tier=tier
+        checked,
+        roots,
+        policy,
+        depth,
+        rng=rng,
+        stop_solved=stop_solved,
+        tier=tier,
+        compiled=compiled,
     )
     if plan is not None:
         plan.run()

@@ -171,7 +171,7 @@ class CapturedBeam:
 
     def _capture(self, device: torch.device) -> None:
         with torch.cuda.device(device), torch.no_grad():
-            side = torch.cuda.Stream()
+            side = torch.cuda.Stream(device)
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 self._levels()

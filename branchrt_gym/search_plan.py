@@ -50,6 +50,7 @@ def plan_search(
     rng: Rng = "split",
     stop_solved: bool = True,
     tier: Tier = "auto",
+    compiled: bool = True,
 ) -> tuple[Plan | None, str | None]:
     """Makes a plan, or takes the one that these roots were searched with before.
 
@@ -64,6 +65,7 @@ def plan_search(
         rng: As for `search`.
         stop_solved: As for `search`.
         tier: `"auto"` takes the fastest that fits on a CUDA device, and eager on the CPU.
+        compiled: As for `search`.
 
     Returns:
         The plan, or None for the eager tier; and why no faster tier runs, or None.
@@ -77,18 +79,23 @@ def plan_search(
     if tier == "eager" or depth == 0 or (tier == "auto" and device.type == "cpu"):
         return None, None
     reasons = []
-    for name, make in (("fused", FusedBeam), ("captured", CapturedBeam)):
+    for name in ("fused", "captured"):
         if tier not in ("auto", name):
             continue
         reason = unfit(env, device, policy, depth, fused=name == "fused")
         if reason is None:
             assert isinstance(policy, Beam)
-            key = (name, id(env.rules), policy, depth, rng, stop_solved)
+            key = (name, id(env.rules), policy, depth, rng, stop_solved, compiled)
             if key not in roots.plans:
                 while len(roots.plans) >= KEPT:
                     roots.plans.pop(next(iter(roots.plans)))
-                roots.plans[key] = make(env, roots, policy.width, depth, rng, stop_solved)
-            plan = roots.plans[key]
+                given = (env, roots, policy.width, depth, rng, stop_solved)
+                roots.plans[key] = (
+                    FusedBeam(*given)
+                    if name == "fused"
+                    else CapturedBeam(*given, compiled=compiled)
+                )
+            plan: Plan = roots.plans[key]
             reasons += [] if plan.note is None else [plan.note]
             return plan, "; ".join(reasons) or None
         reasons.append(f"not {name}: {reason}")

@@ -6,6 +6,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -19,8 +20,11 @@ from branchrt_gym.certify.matrix import Row
 from branchrt_gym.certify.operations import Chance
 from branchrt_gym.certify.population import ScalarPopulation
 from branchrt_gym.certify.programs import PROGRAMS
+from branchrt_gym.checked import CheckedEnv
 from branchrt_gym.frontier import check_device
+from branchrt_gym.policies import Beam, BestFirst
 from branchrt_gym.registry import Registration, registrations
+from branchrt_gym.search_fused import unfit
 from branchrt_gym.vector_env import BranchingVectorEnv
 
 __all__ = ["certify", "run_row"]
@@ -63,7 +67,10 @@ def certify(
     check_device(device)
     if jobs < 1:
         raise ValueError(f"`jobs` is {jobs}; expected 1 or more")
-    chosen = matrices.rows(registration, matrix, device=device) if rows is None else tuple(rows)
+    if rows is None:
+        rows = matrices.rows(registration, matrix, device=device)
+        rows = [_with_tier(registration, row) for row in rows] if device != "cpu" else rows
+    chosen = tuple(rows)
     start = time.perf_counter()
     results = []
     running = _run(registration, chosen, jobs)
@@ -86,6 +93,20 @@ def certify(
         device=device_name(device),
         seconds=time.perf_counter() - start,
     )
+
+
+def _with_tier(registration: Registration, row: Row) -> Row:
+    """Deals the tiers out to the searches on a GPU; one that does not fit runs in eager torch."""
+    tier = ("fused", "captured", "eager")[row.number % 3]
+    if row.kind != "search" or tier == "eager":
+        return row
+    env = CheckedEnv(registration.env_class(**registration.kwargs, **row.parameters))
+    budget, width = row.settings["budget"], row.settings["beam"]
+    policy = Beam(width) if budget is None else BestFirst(budget, width)
+    reason = unfit(
+        env, torch.device(row.device), policy, row.settings["levels"], fused=tier == "fused"
+    )
+    return replace(row, tier=tier if reason is None else "eager")
 
 
 def _run(registration: Registration, rows: Sequence[Row], jobs: int) -> Iterator[RowResult]:

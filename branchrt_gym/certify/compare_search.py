@@ -62,6 +62,8 @@ def compare_search(
                 device=device,
                 rng=rng,
                 stop_solved=stop_solved,
+                tier=tier,  # type: ignore[arg-type]  # a name that the matrix holds
+                compiled=False,  # compiling takes longer than all the rest
             )
             ledger.same("tier", [tier], [result.tier])
             ledger.same("score", [scores[0] for scores in model.scores], result.score, best)

@@ -91,7 +91,7 @@ class Row:
         parameters: Constructor parameters of the environment and of its oracle.
         settings: The other dimensions; see `POPULATION` and `SEARCH`.
         device: A torch device.
-        tier: The execution tier: `"eager"`.
+        tier: The tier of a search: `"eager"`, `"captured"` or `"fused"`.
     """
 
     number: int
