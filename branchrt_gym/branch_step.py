@@ -17,6 +17,7 @@ from torch import Tensor
 
 from branchrt_gym.contract import BranchEnv
 from branchrt_gym.errors import FrontierFullError
+from branchrt_gym.expand_fused import FusedExpansion, fused_expansion
 from branchrt_gym.frontier import Frontier
 from branchrt_gym.kernels import fold
 from branchrt_gym.lineage import entry_flags
@@ -189,7 +190,19 @@ def branch_step(
     frontier.check()
     parents = frontier.live.nonzero().squeeze(1)
     if isinstance(env_fn, BranchEnv):
-        children = _expand(frontier, env_fn, parents, rng)
+        fused = fused_expansion(
+            frontier,
+            env_fn,
+            rng,
+            parents=parents.shape[0],
+            fanout=num_actions(env_fn),
+            first=first_action(env_fn),
+        )
+        if fused is not None and verifier_fn is None and policy is None:
+            replaced = fused.replace_all(parents, max_depth, more_entries)
+            if replaced is not None:
+                return frontier, *replaced
+        children = _expand(frontier, env_fn, parents, rng, fused)
     else:
         children = _call(frontier, env_fn, parents, rng)
     rows = children.rows
@@ -268,13 +281,18 @@ def _check_fields(frontier: Frontier, env_fn: BranchEnv | EnvFn) -> None:
         )
 
 
-def _expand(frontier: Frontier, env: BranchEnv, parents: Tensor, rng: Rng) -> _Children:
+def _expand(
+    frontier: Frontier, env: BranchEnv, parents: Tensor, rng: Rng, fused: FusedExpansion | None
+) -> _Children:
     """Takes every action of an environment in every parent."""
     count = num_actions(env)
     rows = parents.repeat_interleave(count)
     child = torch.arange(count, device=rows.device).repeat(parents.shape[0])
-    key = fork_key(frontier.key[rows], frontier.forks[rows], child, rng)
     action = child + first_action(env)
+    if fused is not None:
+        made = fused.children(parents)
+        return _Children(rows=rows, action=action, log={}, payloads=(), **vars(made))
+    key = fork_key(frontier.key[rows], frontier.forks[rows], child, rng)
     seen = frontier.branches(rows)
     if env.uses_key:
         seen = seen._replace(key=fold(key, seen.depth.to(torch.int64)))

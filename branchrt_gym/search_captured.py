@@ -49,7 +49,7 @@ class CapturedBeam:
         """Allocates, compiles and, on a CUDA device, captures."""
         self.env = env
         self.roots = replace(roots, plans={})  # which keeps this plan; no circle
-        self.width, self.depth = width, depth
+        self.depth = depth
         self.rng, self.stop_solved = rng, stop_solved
         self.note: str | None = None
         self.fanout = num_actions(env)
@@ -94,7 +94,6 @@ class CapturedBeam:
         return read(
             self.env,
             self.roots,
-            self.width,
             {name: kept(rows) for name, rows in self.parents.items()},
             kept(self.parent_key) if self.env.uses_key else self.parent_key,
             self.word,
@@ -171,7 +170,7 @@ class CapturedBeam:
 
     def _capture(self, device: torch.device) -> None:
         with torch.cuda.device(device), torch.no_grad():
-            side = torch.cuda.Stream(device)
+            side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 self._levels()

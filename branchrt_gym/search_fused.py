@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from branchrt_gym.search_eager import Found
 from branchrt_gym.search_result import NO_CHOICE, Population
 from branchrt_gym.seeding import Rng
 
-__all__ = ["FusedBeam", "read", "unfit"]
+__all__ = ["FusedBeam", "FusedBestFirst", "read", "unfit"]
 
 LANES = 4096  # the most children of a root that one block takes
 BIRTHS = 1 << 27  # `levels * width` stays below it, so that a birth and its flags fit in a word
@@ -42,20 +43,24 @@ def unfit(
     shaped = [name for name, field in env.contract.of("branch").items() if field.shape]
     if shaped:
         return f"the `branch` field `{shaped[0]}` is not a scalar"
-    if not isinstance(policy, Beam):
-        return f"{type(policy).__name__} has no such form"
-    children = policy.width * num_actions(env)
+    fanout = num_actions(env)
+    if isinstance(policy, Beam):
+        children, levels = policy.width * fanout, depth
+    elif fused:
+        children, levels = policy.width + fanout - 1, policy.budget
+    else:
+        return f"{type(policy).__name__} has no captured form"
     if children > LANES:
-        return f"{children} children of a root; one block takes {LANES}"
-    if policy.width * (depth + 1) >= BIRTHS:
-        return f"{depth} levels of {policy.width} branches; expected a product below {BIRTHS}"
+        return f"{children} candidates of a root; one block takes {LANES}"
+    if policy.width * (levels + 1) >= BIRTHS:
+        return f"{levels} levels of {policy.width} branches; expected a product below {BIRTHS}"
     if children > 32 and env.contract.of("branch")[env.score].dtype != torch.int32:
-        return f"`{env.score}` is not int32 and a root has more than 32 children"
+        return f"`{env.score}` is not int32 and a root has more than 32 candidates"
     return None
 
 
-class FusedBeam:
-    """A beam search over given roots, its buffers allocated once; `run` may be called again.
+class _Fused:
+    """Buffers of a fused search over given roots, allocated once.
 
     Attributes:
         tier: `"fused"`. note: None.
@@ -65,15 +70,16 @@ class FusedBeam:
     note: str | None = None
 
     def __init__(
-        self, env: CheckedEnv, roots: Roots, width: int, depth: int, rng: Rng, stop_solved: bool
+        self, env: CheckedEnv, roots: Roots, width: int, levels: int, rng: Rng, stop_solved: bool
     ) -> None:
         """Allocates what the search writes."""
         self.env = env
         self.roots = replace(roots, plans={})  # which keeps this plan; no circle
-        self.width, self.depth = width, depth
-        self.rng, self.stop_solved = rng, stop_solved
+        self.width = width
         count, device = len(roots), roots.seed.device
-        self.kernel = env.transition_kernel(device)
+        kernel = env.transition_kernel(device)
+        assert kernel is not None
+        self.kernel = kernel
 
         def places(dtype: torch.dtype) -> Tensor:
             return torch.empty((count, width), dtype=dtype, device=device)
@@ -82,90 +88,133 @@ class FusedBeam:
         self.state = {name: places(field.dtype) for name, field in fields.items()}
         self.key = places(torch.int64) if env.uses_key else roots.key
         self.word = places(torch.int32)
-        self.choices = torch.empty((count, depth, width), dtype=torch.int32, device=device)
+        self.choices = torch.empty((count, levels, width), dtype=torch.int32, device=device)
         self.expanded = torch.empty(count, dtype=torch.int64, device=device)
         self.levels = torch.empty(count, dtype=torch.int32, device=device)
+        self.options: dict[str, Any] = {
+            "score": [*self.state].index(env.score),
+            "fanout": num_actions(env),
+            "first": first_action(env),
+            "uses_key": env.uses_key,
+            "split": rng == "split",
+            "stop": stop_solved,
+        }
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What a launch reads and writes."""
+        return {
+            "kernel": self.kernel,
+            "shared": [self.roots.shared[name] for name in self.env.contract.of("shared")],
+            "context_index": self.roots.context_index,
+            "root_key": self.roots.key,
+            "root_state": [self.roots.state[name] for name in self.state],
+            "state": [*self.state.values()],
+            "key": self.key,
+            "word": self.word,
+            "choices": self.choices,
+            "expanded": self.expanded,
+            "levels": self.levels,
+            **self.options,
+        }
+
+
+class FusedBeam(_Fused):
+    """A beam search over given roots, its buffers allocated once; `run` may be called again."""
 
     def run(self) -> None:
         """Searches; no host synchronisation."""
-        from branchrt_gym.kernels import search_triton
+        from branchrt_gym.kernels.search_triton import search_beam
 
-        assert self.kernel is not None
-        search_triton.search_beam(
-            self.kernel,
-            [self.roots.shared[name] for name in self.env.contract.of("shared")],
-            self.roots.context_index,
-            self.roots.key,
-            [self.roots.state[name] for name in self.state],
-            [*self.state.values()],
-            self.key,
-            self.word,
-            self.choices,
-            self.expanded,
-            self.levels,
-            score=[*self.state].index(self.env.score),
-            fanout=num_actions(self.env),
-            first=first_action(self.env),
-            uses_key=self.env.uses_key,
-            split=self.rng == "split",
-            stop=self.stop_solved,
-        )
+        search_beam(**self.given)
 
     def found(self) -> Found:
         """Returns what the last `run` found, in tensors of their own; synchronises."""
-        return read(
-            self.env,
-            self.roots,
-            self.width,
-            self.state,
-            self.key,
-            self.word,
-            self.choices,
-            self.expanded,
-            self.levels,
-        )
+        record = self.word, self.choices, self.expanded, self.levels
+        return read(self.env, self.roots, self.state, self.key, *record)
+
+
+class FusedBestFirst(_Fused):
+    """A best-first search, likewise.
+
+    Args:
+        env: The rules.
+        roots: Where to search from.
+        policy: Budget and width.
+        depth: Transitions of a branch, at most.
+        rng: As for `search`.
+        stop_solved: As for `search`.
+    """
+
+    def __init__(
+        self,
+        env: CheckedEnv,
+        roots: Roots,
+        policy: BestFirst,
+        depth: int,
+        rng: Rng,
+        stop_solved: bool,
+    ) -> None:
+        """Allocates what the search writes."""
+        super().__init__(env, roots, policy.width, policy.budget, rng, stop_solved)
+        self.depth = depth
+        self.depths = torch.empty_like(self.word)
+
+    def run(self) -> None:
+        """Searches; no host synchronisation."""
+        from branchrt_gym.kernels.best_first_triton import search_best_first
+
+        search_best_first(**self.given, depths=self.depths, depth=self.depth)
+
+    def found(self) -> Found:
+        """Returns what the last `run` found, in tensors of their own; synchronises."""
+        record = self.word, self.choices, self.expanded, self.levels
+        return read(self.env, self.roots, self.state, self.key, *record, self.depths)
 
 
 def read(
     env: CheckedEnv,
     roots: Roots,
-    width: int,
     state: Mapping[str, Tensor],
     key: Tensor,
     word: Tensor,
     choices: Tensor,
     expanded: Tensor,
     levels: Tensor,
+    depths: Tensor | None = None,
 ) -> Found:
     """Reads what a kernel wrote; see `search_triton`. Synchronises.
 
     Args:
         env: The rules.
         roots: The roots.
-        width: Of the beam.
         state: `[R, width]` each.
         key: Likewise, for an environment that uses keys.
         word: `[R, width] int32`.
         choices: `[R, depth, width] int32`.
         expanded: `[R] int64`.
         levels: `[R] int32`.
+        depths: `[R, width] int32`, of a best-first search; in a beam a branch is as deep as the
+            level it was born in.
     """
-    count, fanout = len(roots), num_actions(env)
+    count, fanout, width = len(roots), num_actions(env), word.shape[1]
     depth = int(levels.max())
     kept = [1]
     for _ in range(depth):
-        kept.append(min(width, kept[-1] * fanout))
+        most = kept[-1] * fanout if depths is None else kept[-1] + fanout - 1
+        kept.append(min(width, most))
     here = kept[-1]
     word = word[:, :here]
     there = word >= 0
     birth = (word >> BIRTH).to(torch.int64)
     level, rank = birth // width, birth % width
+    deep = level if depths is None else depths[:, :here]
     root = torch.arange(count, device=word.device)[:, None]
     fields = {name: values[:, :here].flatten() for name, values in state.items()}
     population = Population(
         branch_id=torch.where(there, (level * count + root) * width + rank, NO_CHOICE),
         score=fields[env.score].view(count, here).to(torch.int64),
-        depth=torch.where(there, level, 0).to(torch.int32),
+        depth=torch.where(there, deep, 0).to(torch.int32),
         terminated=there & ((word & TERMINATED) != 0),
         truncated=there & ((word & TRUNCATED) != 0),
         solved=there & ((word & SOLVED) != 0),

@@ -10,7 +10,7 @@ from branchrt_gym.policies import Beam, BestFirst
 from branchrt_gym.roots import Roots
 from branchrt_gym.search_captured import CapturedBeam
 from branchrt_gym.search_eager import Found
-from branchrt_gym.search_fused import FusedBeam, unfit
+from branchrt_gym.search_fused import FusedBeam, FusedBestFirst, unfit
 from branchrt_gym.seeding import Rng
 
 __all__ = ["TIERS", "Plan", "Tier", "plan_search"]
@@ -84,17 +84,18 @@ def plan_search(
             continue
         reason = unfit(env, device, policy, depth, fused=name == "fused")
         if reason is None:
-            assert isinstance(policy, Beam)
             key = (name, id(env.rules), policy, depth, rng, stop_solved, compiled)
             if key not in roots.plans:
                 while len(roots.plans) >= KEPT:
                     roots.plans.pop(next(iter(roots.plans)))
-                given = (env, roots, policy.width, depth, rng, stop_solved)
-                roots.plans[key] = (
-                    FusedBeam(*given)
-                    if name == "fused"
-                    else CapturedBeam(*given, compiled=compiled)
-                )
+                if isinstance(policy, BestFirst):
+                    made: Plan = FusedBestFirst(env, roots, policy, depth, rng, stop_solved)
+                elif name == "fused":
+                    made = FusedBeam(env, roots, policy.width, depth, rng, stop_solved)
+                else:
+                    given = (env, roots, policy.width, depth, rng, stop_solved)
+                    made = CapturedBeam(*given, compiled=compiled)
+                roots.plans[key] = made
             plan: Plan = roots.plans[key]
             reasons += [] if plan.note is None else [plan.note]
             return plan, "; ".join(reasons) or None

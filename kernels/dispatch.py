@@ -5,6 +5,7 @@ import importlib.util
 import os
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 __all__ = ["Impl", "MissingTritonError", "Path", "has_triton", "resolve"]
@@ -32,8 +33,8 @@ def resolve(impl: Impl, tensor: Tensor) -> Path:
         tensor: Any tensor of the call; only its device is looked at.
 
     Returns:
-        `"torch"` or `"triton"`. The answer depends on the arguments and the installation
-        only, so a test can ask for it.
+        `"torch"` or `"triton"`. The answer depends on the arguments, the installation and
+        whether `torch.compile` is tracing only, so a test can ask for it.
 
     Raises:
         MissingTritonError: `"triton"` without Triton installed.
@@ -43,6 +44,8 @@ def resolve(impl: Impl, tensor: Tensor) -> Path:
     if impl == "torch":
         return "torch"
     if impl == "auto":
+        if torch.compiler.is_compiling():
+            return "torch"  # which the compiler fuses with what is around it
         return "triton" if tensor.is_cuda and has_triton() else "torch"
     if impl != "triton":
         raise ValueError(f"`impl` is {impl!r}; expected 'auto', 'torch' or 'triton'")

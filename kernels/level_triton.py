@@ -143,7 +143,21 @@ def _level_kernel(
     valid, place, source = exact_order(state[SCORE], valid, wins, lane, rank, KEPT, LANES, STOP)
     row = choices + (root * most + level) * KEPT
     level += 1
-    held = settle(held, flags, is_open, source, valid, place, row, level, lane, rank, KEPT, LANES)
+    held = settle(
+        held,
+        flags,
+        is_open,
+        tl.where(is_open, lane, -2 - rank),
+        source,
+        valid,
+        place,
+        row,
+        level,
+        lane,
+        rank,
+        KEPT,
+        LANES,
+    )
     state = take(state, source)
     key = (lane * 0).to(tl.int64)
     if USES_KEY:

@@ -146,6 +146,7 @@ def settle(
     word,
     flags,
     is_open,
+    choice,
     source,
     valid,
     place,
@@ -162,13 +163,14 @@ def settle(
         word: The words of the branches that the candidates come from.
         flags: The flags of fresh children.
         is_open: Whether a candidate is a fresh child, not a branch carried over.
+        choice: What to record of each candidate.
         source: The lane that each branch comes from.
         valid: Candidates that competed.
         place: Each candidate's rank, or the candidate of each rank where LANES is not a warp.
         row: Where the choices go; nothing is written at level 0.
         level: How often was expanded.
     """
-    choice = tl.where(valid, tl.where(is_open, lane, -2 - rank), EMPTY)
+    choice = tl.where(valid, choice, EMPTY)
     kept = tl.where(level > 0, KEPT, 0)
     if LANES == WARP:
         tl.store(row + place, choice, mask=place < kept)

@@ -36,7 +36,7 @@ from branchrt_gym.kernels.order_triton import (
     where,
 )
 
-__all__ = ["beam_kernel", "own_key", "search_beam"]
+__all__ = ["beam_kernel", "expand", "own_key", "search_beam"]
 
 _FORK = tl.constexpr(3 << 40)  # as `seeding.FORK`
 
@@ -50,7 +50,7 @@ def own_key(key, action, SPLIT: tl.constexpr):
 
 
 @triton.jit
-def _expand(
+def expand(
     shared,
     context,
     key,
@@ -128,7 +128,7 @@ def _search(
     wrong = tl.full((), 0, tl.int32)
     level = 0
     while (level < depth) & (open_now > wrong * LANES):
-        fresh, flags_now, key_now = _expand(
+        fresh, flags_now, key_now = expand(
             shared,
             context,
             key,
@@ -143,7 +143,19 @@ def _search(
             SPLIT,
         )
         word = settle(
-            word, flags, is_open, source, valid, place, row, level, lane, rank, KEPT, LANES
+            word,
+            flags,
+            is_open,
+            tl.where(is_open, lane, -2 - rank),
+            source,
+            valid,
+            place,
+            row,
+            level,
+            lane,
+            rank,
+            KEPT,
+            LANES,
         )
         if GUESS:
             wrong = tl.max(odd, 0)
@@ -179,7 +191,21 @@ def _search(
             state = take(before, source)
             if USES_KEY:
                 key = tl.gather(before_key, source, 0)
-    word = settle(word, flags, is_open, source, valid, place, row, level, lane, rank, KEPT, LANES)
+    word = settle(
+        word,
+        flags,
+        is_open,
+        tl.where(is_open, lane, -2 - rank),
+        source,
+        valid,
+        place,
+        row,
+        level,
+        lane,
+        rank,
+        KEPT,
+        LANES,
+    )
     return state, key, word, total, level - ((level > 0) & (open_now == 0)).to(tl.int32), wrong
 
 

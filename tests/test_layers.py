@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("branchrt_gym", "kernels", "wrappers", "envs")
 
 # Imported where they are used, inside a function. Files `*_triton.py` are triton's own.
-OPTIONAL = frozenset({"triton", "matplotlib", "docker", "ray", "stable_baselines3"})
+OPTIONAL = frozenset({"triton", "matplotlib", "docker", "jax", "ray", "stable_baselines3"})
 UPPER = frozenset({"envs", "wrappers", "integrations", "distributed", "cli", "bench"})
 CORE = frozenset({"core", "kernels", "torch", "numpy", "gymnasium", "safetensors"})
 

@@ -5,65 +5,43 @@ the same hooks that `search` uses, a selection in the same total order, and a ga
 survivors, each of which copies its context from its parent's row. It is as strong as we know to
 make it: children read their parent's row, so only survivors are copied; two buffers are made once
 and used by turns; the selection is the runtime's own; and rows move by the copy that measured
-fastest. On a GPU that is torch's `index_select` of wide words. On the CPU it is NumPy's `take` in
-as many threads as torch uses: 1.43 s where `index_select` takes 1.69 s for the bench's 64 GiB on
-two cores, and as long as that where another process wants a core, where `index_select`, which waits
-for its threads after every row, took 25 s.
+fastest. On a GPU that is a Triton kernel or torch's `index_select` of wide words. On the CPU it is
+NumPy's `take` in as many threads as torch uses: 1.43 s where `index_select` takes 1.69 s for the
+bench's 64 GiB on two cores, and as long as that where another process wants a core, where
+`index_select`, which waits for its threads after every row, took 25 s.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from branchrt_gym.bench.measure import Threads, clock, free_memory
-from branchrt_gym.branch_step import first_action, num_actions
-from branchrt_gym.contract import BranchEnv, Branches
-from branchrt_gym.kernels import fold, top_k_per_root
+from branchrt_gym.bench.batcher_run import BatcherResult, BatcherRun
+from branchrt_gym.bench.measure import Threads, clock, fastest, free_memory
+from branchrt_gym.branch_step import num_actions
+from branchrt_gym.contract import BranchEnv
+from branchrt_gym.kernels.dispatch import has_triton
 from branchrt_gym.roots import Roots
-from branchrt_gym.search import NO_CHOICE
-from branchrt_gym.seeding import Rng, fork_key
+from branchrt_gym.seeding import Rng
 
-__all__ = ["BatcherResult", "GeneralBatcher"]
+__all__ = ["GeneralBatcher"]
 
 WORDS = (torch.int64, torch.int32, torch.int16, torch.int8)
 MEMORY_SHARE = 0.9  # of the free memory that the buffers may take
 TRIALS = 3
-
-
-@dataclass(frozen=True)
-class BatcherResult:
-    """The branches kept last, `K` places for each root, best first.
-
-    Attributes:
-        score: `[R, K] int64`.
-        present: `[R, K] bool`, False in an empty place.
-        state: The `branch` fields, each `[R * K, …]`.
-        terminated, truncated, solved: `[R, K] bool`.
-        levels: Levels expanded.
-        copied: Bytes of context copied, each counted once though it is read and written.
-        held: Bytes held at the peak: the buffers, and the rows of state beside them.
-    """
-
-    score: Tensor
-    present: Tensor
-    state: dict[str, Tensor]
-    terminated: Tensor
-    truncated: Tensor
-    solved: Tensor
-    levels: int
-    copied: int
-    held: int
+INDEX_SELECT, TRITON, NUMPY = "torch index_select", "triton", "numpy take, threads"
 
 
 class GeneralBatcher:
     """A beam search that materializes each survivor's context at every level.
 
     The first level reads the roots' own contexts; only from then on does a branch own a row.
+    With `children` each child is given a row of its own too, before it is known to survive, as
+    frameworks do whose step takes and returns whole states.
 
     Args:
         env: The rules.
@@ -73,6 +51,9 @@ class GeneralBatcher:
         seconds: What one run may take; an estimate above it lowers `levels`.
         free_bytes: Memory that may be taken; None for what is free now.
         rng: As in `search`.
+        children: Whether children own rows; then there is one buffer of survivors, one of children.
+        surely_open: Levels in which, by the rules, no branch can have ended. They are not asked
+            about it, so that a run waits for the device after them only.
 
     Attributes:
         levels: The levels that `run` takes, at most.
@@ -91,23 +72,25 @@ class GeneralBatcher:
         seconds: float = 60.0,
         free_bytes: int | None = None,
         rng: Rng = "split",
+        children: bool = False,
+        surely_open: int = 0,
     ) -> None:
         """Allocates and touches the buffers, and measures how long rows take to copy."""
         self.env, self.roots, self.width, self.rng = env, roots, width, rng
+        self.children, self.surely_open = children, surely_open
         self.fanout = num_actions(env)
         self.levels = depth
         self.shortened: str | None = None
-        on_cpu = roots.seed.device.type == "cpu"
-        self.copy_method = "numpy take, threads" if on_cpu else "torch index_select"
+        self.copy_method = NUMPY if roots.seed.device.type == "cpu" else INDEX_SELECT
         self._threads = Threads()
         declared = env.contract.of("shared")
         self._rows = [name for name, field in declared.items() if field.per_context]
         self._row_bytes = sum(roots.shared[name][0].nbytes for name in self._rows)
         self._fit_memory(free_memory(roots.seed.device) if free_bytes is None else free_bytes)
-        # Level n is written to buffer (n - 1) % 2, so the last level's is `last`.
-        last = (self.levels - 1) % 2
-        self.buffers = [self._buffer(self.levels - (number != last)) for number in range(2)]
+        self.buffers = [self._buffer(rows) for rows in self._sizes(self.levels)]
         if self.levels:
+            if roots.seed.is_cuda and has_triton():
+                self._choose_copy()
             self._fit_time(seconds, self._time_copy())
 
     def kept(self, level: int) -> int:
@@ -127,7 +110,7 @@ class GeneralBatcher:
     def run(self) -> BatcherResult:
         """Searches; the buffers are used again by the next run."""
         with torch.inference_mode():
-            return _Run(self).result()
+            return BatcherRun(self).result()
 
     def copy_rows(self, source: Mapping[str, Tensor], to: int, parent: Tensor) -> dict[str, Tensor]:
         """Sets the first rows of buffer `to` to the source's rows `parent`, and returns them."""
@@ -138,8 +121,13 @@ class GeneralBatcher:
         return owned
 
     def _copy(self, source: Tensor, parent: Tensor, target: Tensor) -> None:
-        if self.copy_method == "torch index_select":
+        if self.copy_method == INDEX_SELECT:
             torch.index_select(source, 0, parent, out=target)
+            return
+        if self.copy_method == TRITON:
+            from branchrt_gym.bench.rows_triton import take_rows
+
+            take_rows(source, parent, target)
             return
         rows, index, into = source.numpy(), parent.numpy(), target.numpy()
 
@@ -148,10 +136,18 @@ class GeneralBatcher:
 
         self._threads.each(take, len(index))
 
-    def _buffer(self, level: int) -> dict[str, Tensor]:
-        count = len(self.roots) * self.kept(level) if level > 0 else 0
+    def _sizes(self, levels: int) -> tuple[int, int]:
+        """The rows of a root in either buffer: by turns of the levels, or survivors, children."""
+        if self.children:
+            return self.kept(levels) if levels else 0, self.kept(max(levels - 1, 0)) * self.fanout
+        # Level n is written to buffer (n - 1) % 2, so the last level's is `last`.
+        last = (levels - 1) % 2
+        before, after = (self.kept(level) if level > 0 else 0 for level in (levels - 1, levels))
+        return (after, before) if last == 0 else (before, after)
+
+    def _buffer(self, rows: int) -> dict[str, Tensor]:
         shared = self.roots.shared
-        return {name: _touched(count, shared[name]) for name in self._rows}
+        return {name: _touched(len(self.roots) * rows, shared[name]) for name in self._rows}
 
     def _fit_memory(self, free: int | None) -> None:
         if free is None:
@@ -160,7 +156,7 @@ class GeneralBatcher:
         count = len(self.roots) * self._row_bytes
 
         def need(levels: int) -> int:
-            return sum(count * self.kept(level) for level in (levels, levels - 1) if level > 0)
+            return count * sum(self._sizes(levels)) if levels else 0
 
         while self.levels and need(self.levels) > MEMORY_SHARE * free:
             # Every level that keeps as many needs as much.
@@ -179,22 +175,41 @@ class GeneralBatcher:
             return
         wanted, self.levels = self.levels, max(1, int(seconds / level_seconds))
         self.shortened = (
-            f"{wanted} levels would take about {estimate:.0f} s and it may take {seconds:.0f} s, "
+            f"{wanted} levels would take about {estimate:.3g} s and it may take {seconds:.3g} s, "
             f"so it runs {self.levels} of {wanted} levels"
         )
 
     def _time_copy(self) -> float:
-        """Returns the seconds that the copy of a whole level takes."""
-        last = (self.levels - 1) % 2
-        source = self.buffers[1 - last] if self.levels > 1 else self.roots.shared
-        rows = len(self.roots) * self.kept(self.levels)
+        """Returns the seconds that the copies of a whole level take."""
+        copies = [self._level_copy()]
+        if self.children:
+            copies.append(self._level_copy(to=1))
+        device = self.roots.seed.device
+        calls = [partial(self.copy_rows, *copy) for copy in copies]
+        return sum(min(clock(call, device) for _ in range(TRIALS)) for call in calls)
+
+    def _choose_copy(self) -> None:
+        """Takes the way to copy a whole level that is fastest on this device."""
+        copy = self._level_copy()
+
+        def trial(method: str) -> None:
+            self.copy_method = method
+            self.copy_rows(*copy)
+
+        methods = {name: partial(trial, name) for name in (INDEX_SELECT, TRITON)}
+        for method in methods.values():
+            method()  # compiles
+        self.copy_method = fastest(methods, self.roots.seed.device)
+
+    def _level_copy(self, to: int | None = None) -> tuple[Mapping[str, Tensor], int, Tensor]:
+        """What `copy_rows` is given at a level of full width, with parents taken by turns."""
+        if to is None:
+            to = 0 if self.children else (self.levels - 1) % 2
+        whole = self.levels > 1 or (self.children and to == 0)
+        source = self.buffers[1 - to] if whole else self.roots.shared
         have = next((source[name].shape[0] for name in self._rows), 1)
-        parent = torch.arange(rows, device=self.roots.seed.device) % have
-        trials = [
-            clock(lambda: self.copy_rows(source, last, parent), parent.device)
-            for _ in range(TRIALS)
-        ]
-        return min(trials)
+        rows = len(self.roots) * self._sizes(self.levels)[to]
+        return source, to, torch.arange(rows, device=self.roots.seed.device) % have
 
 
 def _words(rows: Tensor) -> Tensor:
@@ -208,106 +223,3 @@ def _words(rows: Tensor) -> Tensor:
 def _touched(count: int, like: Tensor) -> Tensor:
     """Allocates rows and writes to them, so that no later write meets a fresh page."""
     return torch.empty((count, *like.shape[1:]), dtype=like.dtype, device=like.device).fill_(0)
-
-
-def _bytes(fields: Mapping[str, Tensor]) -> int:
-    return sum(values.nbytes for values in fields.values())
-
-
-class _Run:
-    """One search: the population, level by level."""
-
-    def __init__(self, batcher: GeneralBatcher) -> None:
-        self.batcher = batcher
-        self.env, self.roots, self.fanout = batcher.env, batcher.roots, batcher.fanout
-        device = self.roots.seed.device
-        self.count = len(self.roots)
-        self.kept = 0
-        self.state = dict(self.roots.state)
-        self.key = self.roots.key if self.env.uses_key else None
-        self.present = torch.ones(self.count, 1, dtype=torch.bool, device=device)
-        no = torch.zeros_like(self.present)
-        self.terminated, self.truncated, self.solved = no, no, no
-        self.owned: Mapping[str, Tensor] = self.roots.shared
-        self.copied = 0
-        self.state_bytes = 0
-
-    def result(self) -> BatcherResult:
-        """Runs the levels."""
-        levels = 0
-        for step in range(self.batcher.levels):
-            closed = ~self.present | self.terminated | self.truncated
-            open_count = closed.numel() - int(closed.sum())
-            if not open_count:
-                break
-            self._level(step, closed if open_count < closed.numel() else None)
-            levels += 1
-        score = self.state[self.env.score].view(self.count, -1).to(torch.int64)
-        return BatcherResult(
-            score=score,
-            present=self.present,
-            state=self.state,
-            terminated=self.terminated,
-            truncated=self.truncated,
-            solved=self.solved,
-            levels=levels,
-            copied=self.copied,
-            held=self.batcher.buffer_bytes + self.state_bytes,
-        )
-
-    def _level(self, step: int, closed: Tensor | None) -> None:
-        """Expands, selects, gathers, and copies the survivors' contexts."""
-        fanout, count = self.fanout, self.count
-        if self.kept != self.present.shape[1] or step == 1:  # from then on, rows of their own
-            self._shape()
-        parents = {name: rows.index_select(0, self.parent) for name, rows in self.state.items()}
-        flags = torch.stack([self.terminated, self.truncated, self.solved]).view(3, -1)
-        key = here = None
-        if self.key is not None:
-            key = self.key.index_select(0, self.parent)
-            key = fork_key(key, torch.zeros_like(key), self.child, self.batcher.rng)
-            here = fold(key, step)
-        branches = Branches(self.row, torch.full_like(self.row, step, dtype=torch.int32), parents)
-        made = self.env.transition(
-            {**self.roots.shared, **self.owned}, branches._replace(key=here), self.action
-        )
-        state = dict(made.state)
-        ends = torch.stack([made.terminated, made.truncated, made.solved])
-        valid = None
-        if closed is not None:
-            # An ended branch is its own only child, as it is.
-            stays = closed.view(-1).index_select(0, self.parent)
-            for name, rows in state.items():
-                grid = stays.view(-1, *[1] * (rows.ndim - 1))
-                state[name] = torch.where(grid, parents[name], rows)
-            ends = torch.where(stays, flags.index_select(1, self.parent), ends)
-            there = self.present.view(-1).index_select(0, self.parent)
-            valid = (~stays | (there & (self.child == 0))).view(count, -1)
-        score = state[self.env.score].view(count, -1)
-        keep = min(self.batcher.width, score.shape[1])
-        choice, _ = top_k_per_root(score, keep, valid)
-
-        place = choice.clamp(min=0)
-        rows = (place + self.first * fanout).view(-1)
-        self.state_bytes = max(self.state_bytes, _bytes(state) + _bytes(self.state))
-        self.state = {name: values.index_select(0, rows) for name, values in state.items()}
-        self.key = None if key is None else key.index_select(0, rows)
-        self.present = choice != NO_CHOICE
-        chosen = ends.index_select(1, rows).view(3, count, keep) & self.present
-        self.terminated, self.truncated, self.solved = chosen.unbind()
-        parent = self.row.index_select(0, rows)
-        self.owned = self.batcher.copy_rows(self.owned, step % 2, parent)
-        self.copied += _bytes(self.owned)
-
-    def _shape(self) -> None:
-        """Makes the index tensors of an expansion of as many branches as there are now."""
-        device = self.roots.seed.device
-        self.kept = self.present.shape[1]
-        rows = torch.arange(self.count * self.kept, device=device)
-        self.parent = rows.repeat_interleave(self.fanout)
-        self.child = torch.arange(self.fanout, device=device).repeat(rows.shape[0])
-        self.action = self.child + first_action(self.env)
-        self.first = torch.arange(self.count, device=device)[:, None] * self.kept
-        # The row of shared fields that each child reads: its parent's.
-        self.row = self.roots.context_index if self.owned is self.roots.shared else rows
-        self.row = self.row.index_select(0, self.parent)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -15,7 +17,6 @@ from branchrt_gym.bench.terminal import (
     Evidence,
     Fanout,
     Repetitions,
-    Roots,
     Width,
     command_line,
     console,
@@ -23,50 +24,132 @@ from branchrt_gym.bench.terminal import (
     progress,
 )
 
+if TYPE_CHECKING:
+    from branchrt_gym.bench.deep_tree import Sizes
+
 __all__ = ["bench"]
 
 DEEP_TREE = "branchrt/DeepTree-v0"
+CUDA_ROOTS = [64, 128, 256, 512, 1024]
 
 bench = typer.Typer(help="Check for equality, then measure.", no_args_is_help=True)
 
 
 @bench.command("deep-tree")
 def bench_deep_tree(
-    roots: Roots = 128,
+    roots: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="Roots, a context each; may be given again.  [default: 128; on CUDA 64 … 1,024]",
+            min=1,
+        ),
+    ] = None,
     width: Width = 262_144,
     beam: BeamWidth = 8,
     fanout: Fanout = 4,
     depth: Depth = 64,
-    repetitions: Repetitions = 7,
-    seconds: Annotated[float, typer.Option(help="One run of the batcher, at most.")] = 60.0,
+    repetitions: Annotated[
+        int | None,
+        typer.Option(
+            help="Timed repetitions, by turns.  [default: 7; on CUDA 20 for each seed]", min=1
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="On CUDA: sets of roots.", min=1)] = 3,
+    seconds: Annotated[
+        float, typer.Option(help="On the CPU: one run of the batcher, at most.")
+    ] = 60.0,
     device: Device = "cpu",
     out: Evidence = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="On CUDA: draw the times against roots into this PNG.")
+    ] = None,
 ) -> None:
-    """Search DeepTree on the shared frontier and by a general batcher, by turns."""
-    from branchrt_gym.bench.deep_tree import Sizes, compare_deep_tree
+    """Search DeepTree on the shared frontier and by a general batcher, by turns.
+
+    On a CUDA device: in all tiers, by batchers, a kernel written by hand and what experts write.
+    """
+    from branchrt_gym.bench.deep_tree import Sizes
+
+    cuda = device.partition(":")[0] == "cuda"
+    counts = roots or (CUDA_ROOTS if cuda else [128])
+    each = [Sizes(count, width, beam, fanout, depth) for count in counts]
+    with errors():
+        if plot is not None and not cuda:
+            raise ValueError(f"`--plot` is {plot}; expected with a CUDA device, which is drawn")
+        if cuda:
+            equal = _compare_forms(each, seeds, repetitions or 20, device, out, plot)
+        else:
+            pairs = [_compare_pair(sizes, repetitions or 7, device, seconds, out) for sizes in each]
+            equal = all(pairs)
+    if not equal:
+        raise typer.Exit(FAILED)
+
+
+def _compare_pair(
+    sizes: Sizes, repetitions: int, device: str, seconds: float, out: Path | None
+) -> bool:
+    """Compares search and batcher; returns whether they are equal."""
+    from branchrt_gym.bench.deep_tree import compare_deep_tree
     from branchrt_gym.bench.record import append_row, provenance
     from branchrt_gym.bench.report import deep_tree_table, notes
 
-    given = {"roots": roots, "width": width, "beam": beam, "fanout": fanout, "depth": depth}
-    command = command_line("bench deep-tree", **given, repetitions=repetitions, device=device)
-    with errors():
-        before = provenance(command, device)
-        with progress() as show:
-            comparison = compare_deep_tree(
-                Sizes(**given),
-                repetitions=repetitions,
-                device=device,
-                seconds=seconds,
-                progress=show,
-            )
-        if out is not None:
-            append_row(out, {**before, **comparison.row()})
+    command = command_line(
+        "bench deep-tree", **asdict(sizes), repetitions=repetitions, device=device
+    )
+    before = provenance(command, device)
+    with progress() as show:
+        comparison = compare_deep_tree(
+            sizes, repetitions=repetitions, device=device, seconds=seconds, progress=show
+        )
+    if out is not None:
+        append_row(out, {**before, **comparison.row()})
     screen = console()
     screen.print(deep_tree_table(comparison))
     for line in notes(comparison):
         screen.print(escape(line))
-    if not comparison.equal:
-        raise typer.Exit(FAILED)
+    return comparison.equal
+
+
+def _compare_forms(
+    each: list[Sizes],
+    seeds: int,
+    repetitions: int,
+    device: str,
+    out: Path | None,
+    plot: Path | None,
+) -> bool:
+    """Compares all forms at each size; returns whether they are equal."""
+    from branchrt_gym.bench.deep_tree_gpu import compare_forms
+    from branchrt_gym.bench.forms_report import draw_forms, forms_notes, forms_table
+    from branchrt_gym.bench.record import append_row, plain, provenance
+    from branchrt_gym.frontier import check_device
+
+    check_device(device)
+    screen, rows, equal = console(), [], True
+    for sizes in each:
+        command = command_line(
+            "bench deep-tree",
+            **asdict(sizes),
+            repetitions=repetitions,
+            seeds=seeds,
+            device=device,
+        )
+        before = provenance(command, device)
+        with progress() as show:
+            comparison = compare_forms(
+                sizes, seeds=seeds, repetitions=repetitions, device=device, progress=show
+            )
+        rows.append(plain({**before, **comparison.row()}))
+        if out is not None:
+            append_row(out, rows[-1])
+        screen.print(forms_table(rows[-1]))
+        for line in forms_notes(rows[-1]):
+            screen.print(escape(line))
+        equal &= comparison.equal
+    if plot is not None and equal:
+        draw_forms(rows, plot)
+        screen.print(f"Picture: [bold]{escape(str(plot))}[/]", soft_wrap=True)
+    return equal
 
 
 @bench.command("step")
@@ -114,4 +197,41 @@ def bench_step(
     if comparison.first:
         screen.print(f"The results differ, so no rate is given. First: {comparison.first}.")
     if not comparison.equal:
+        raise typer.Exit(FAILED)
+
+
+@bench.command("expand")
+def bench_expand(
+    parents: Annotated[int, typer.Option(help="Branches to expand.", min=1)] = 1 << 22,
+    roots: Annotated[int, typer.Option(help="Their roots, a context each.", min=1)] = 128,
+    width: Width = 262_144,
+    fanout: Fanout = 4,
+    order: Annotated[
+        str, typer.Option(help="A root's branches grouped, or all roots' mixed.")
+    ] = "grouped",
+    repetitions: Repetitions = 20,
+    device: Device = "cuda",
+    out: Evidence = None,
+) -> None:
+    """Expand every branch of a DeepTree frontier by every action in one call, and keep all."""
+    from branchrt_gym.bench.expand import measure_expand
+    from branchrt_gym.bench.expand_forms import ExpandSizes
+    from branchrt_gym.bench.record import append_row, provenance
+    from branchrt_gym.bench.report import expand_table
+
+    with errors():
+        sizes = ExpandSizes(parents, roots, width, fanout, order)
+        command = command_line(
+            "bench expand", **asdict(sizes), repetitions=repetitions, device=device
+        )
+        before = provenance(command, device)
+        with progress() as show:
+            times = measure_expand(sizes, repetitions=repetitions, device=device, progress=show)
+        if out is not None:
+            append_row(out, {**before, **times.row()})
+    screen = console()
+    screen.print(expand_table(times))
+    if times.first:
+        screen.print(f"The results differ, so no rate is given. First: {times.first}.")
+    if not times.equal:
         raise typer.Exit(FAILED)

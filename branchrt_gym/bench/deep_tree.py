@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from branchrt_gym.bench.batcher import BatcherResult, GeneralBatcher
+from branchrt_gym.bench.batcher import GeneralBatcher
+from branchrt_gym.bench.batcher_run import BatcherResult
 from branchrt_gym.bench.measure import (
     PeakMemory,
     Summary,
@@ -27,7 +28,7 @@ from branchrt_gym.policies import Beam
 from branchrt_gym.roots import Roots, make_roots
 from branchrt_gym.search import SearchResult, search
 
-__all__ = ["Comparison", "Progress", "Sizes", "compare_deep_tree"]
+__all__ = ["Comparison", "Progress", "Sizes", "compare_deep_tree", "halves"]
 
 Progress = Callable[[str, int, int], None]
 """Called with what is done next, the stages done, and all stages."""
@@ -215,7 +216,7 @@ def _time(
 ) -> Comparison:
     """Times search, batcher and plain copies by turns."""
     device, depth = comparison.device, comparison.sizes.depth
-    source, target = _halves(*(rows["context"] for rows in batcher.buffers))
+    source, target = halves(*(rows["context"] for rows in batcher.buffers))
     methods = copy_methods(source, target)
     best = fastest(methods, device)
     shared, general, copies, whole = [], [], [], []
@@ -247,7 +248,7 @@ def _time(
     )
 
 
-def _halves(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+def halves(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
     """Returns two flat pieces of equal length; of one buffer where the other is empty."""
     one, other = one.view(-1), other.view(-1)
     if not min(len(one), len(other)):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
-from branchrt_gym.bench.batcher import BatcherResult
+from branchrt_gym.bench.batcher_run import BatcherResult
 from branchrt_gym.search_result import NO_CHOICE, SearchResult
 
-__all__ = ["Mismatches", "compare"]
+__all__ = ["Mismatches", "compare", "compare_places"]
 
 
 @dataclass(frozen=True)
@@ -61,3 +63,33 @@ def compare(found: BatcherResult, result: SearchResult) -> Mismatches:
                 f"{ours[place].item()}, the batcher {theirs[place].item()}"
             )
     return Mismatches(compared, count, difference)
+
+
+def compare_places(
+    wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], what: str
+) -> Mismatches:
+    """Compares what a form found, all of it, with the same of the eager search.
+
+    Args:
+        wanted: `[R, K, …]` by name, of the eager search; what `found` has not is not compared.
+        found: Likewise, of the other form.
+        what: What the other form is called.
+    """
+    compared = count = 0
+    first: str | None = None
+    for name, theirs in found.items():
+        ours = wanted.get(name)
+        if ours is None or ours.shape != theirs.shape:
+            has = "nothing" if ours is None else f"shape {tuple(ours.shape)}"
+            text = f"`{name}`: the eager search has {has}, {what} shape {tuple(theirs.shape)}"
+            return Mismatches(max(compared, 1), count + 1, first or text)
+        differs = ours != theirs
+        compared += differs.numel()
+        count += int(differs.sum())
+        if first is None and bool(differs.any()):
+            place = tuple(differs.nonzero()[0].tolist())
+            first = (
+                f"`{name}` of root {place[0]}, rank {place[1]}: the eager search has "
+                f"{ours[place].item()}, {what} {theirs[place].item()}"
+            )
+    return Mismatches(compared, count, first)

@@ -17,7 +17,7 @@ import torch
 
 from branchrt_gym.certify.certificate import versions
 
-__all__ = ["append_row", "commit", "hardware", "provenance", "read_rows"]
+__all__ = ["append_row", "commit", "hardware", "plain", "provenance", "read_rows"]
 
 
 def provenance(command: str, device: torch.device | str = "cpu") -> dict[str, Any]:
@@ -100,6 +100,13 @@ def append_row(path: str | os.PathLike[str], row: Mapping[str, Any]) -> None:
     line = json.dumps(row, default=_plain, ensure_ascii=False, allow_nan=False)
     with target.open("a", encoding="utf-8") as file:
         file.write(line + "\n")
+
+
+def plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a row as it would be read again."""
+    text = json.dumps(row, default=_plain, ensure_ascii=False, allow_nan=False)
+    found: dict[str, Any] = json.loads(text)
+    return found
 
 
 def _plain(value: Any) -> Any:

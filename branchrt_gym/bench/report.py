@@ -8,6 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from branchrt_gym.bench.deep_tree import Comparison
+from branchrt_gym.bench.expand import ExpandTimes
 from branchrt_gym.bench.step import StepComparison, StepSizes
 from branchrt_gym.certify import Certificate
 from branchrt_gym.contract import BranchEnv
@@ -18,6 +19,7 @@ __all__ = [
     "contract_table",
     "deep_tree_table",
     "differences",
+    "expand_table",
     "facts_table",
     "notes",
     "step_table",
@@ -94,6 +96,33 @@ def step_table(comparison: StepComparison) -> Table:
     if comparison.reset_seconds:
         table.add_row(f"reset of {sizes.slots:,} roots", _ms(comparison.reset_seconds.median), NONE)
     _mismatches(table, comparison.mismatches, comparison.compared)
+    return table
+
+
+def expand_table(times: ExpandTimes) -> Table:
+    """Shows children per second by form; none where the kernel differs from torch."""
+    sizes, bandwidth = times.sizes, times.copy_bandwidth
+    table = _table(
+        f"DeepTree: {sizes.children:,} children of {sizes.roots:,} roots × {sizes.width:,}, "
+        f"{sizes.order}",
+        "billion children/s",
+        "bytes a child",
+        "TB/s",
+    )
+    forms = {
+        "full": "all columns and the lineage",
+        "bare": "position and score alone",
+        "reads": "random reads of the contexts alone",
+        "step": "`branch_step`",
+        "torch": "`branch_step` in torch",
+    }
+    for name, rate in times.rates.items():
+        moved = times.bytes_per_child.get(name)
+        more = (f"{moved:.0f}", f"{moved * rate / 1e12:.2f}") if moved else ()
+        table.add_row(forms[name], f"{rate / 1e9:,.2f}", *more)
+    if bandwidth:
+        table.add_row("a plain copy", NONE, NONE, f"{bandwidth.interquartile_mean / 1e12:.2f}")
+    _mismatches(table, times.mismatches, times.compared)
     return table
 
 

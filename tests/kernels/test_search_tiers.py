@@ -24,8 +24,8 @@ from branchrt_gym.envs.blackjack import Blackjack
 from branchrt_gym.kernels import bounded, fold
 from branchrt_gym.kernels.keys_triton import bounded_device, fold_device
 from branchrt_gym.search_captured import CapturedBeam
-from branchrt_gym.search_eager import beam
-from branchrt_gym.search_fused import FusedBeam
+from branchrt_gym.search_eager import beam, best_first
+from branchrt_gym.search_fused import FusedBeam, FusedBestFirst
 
 needs_interpreter = pytest.mark.skipif(
     torch.cuda.is_available(), reason="Triton interprets only where there is no GPU"
@@ -170,6 +170,30 @@ def test_levels_of_the_captured_form_equal_eager(rules, width, stop_solved):
 
 
 @needs_interpreter
+@pytest.mark.parametrize("stop_solved", [True, False])
+@pytest.mark.parametrize("width", [1, 4, 29])
+@pytest.mark.parametrize("rules", ["deep", "dice", "dice, lowest scores", "dice, 64 bits"])
+def test_fused_best_first_equals_eager(rules, width, stop_solved):
+    for rng, budget, depth in (("split", 9, 3), ("shared", 5, 9)):
+        env = CheckedEnv(RULES[rules]())
+        roots = make_roots(env, range(5, 8), num_contexts=2)
+        plan = FusedBestFirst(env, roots, BestFirst(budget, width), depth, rng, stop_solved)
+        plan.run()
+        expected = best_first(env, roots, width, budget, depth, rng, stop_solved)
+        assert differences(plan.found(), expected) == []
+
+
+@needs_interpreter
+def test_fused_best_first_of_more_candidates_than_a_warp():
+    env = CheckedEnv(Dice(fanout=5))
+    roots = make_roots(env, 2)
+    plan = FusedBestFirst(env, roots, BestFirst(11, 40), 9, "split", False)
+    plan.run()
+    expected = best_first(env, roots, 40, 11, 9, "split", False)
+    assert differences(plan.found(), expected) == []
+
+
+@needs_interpreter
 def test_search_says_which_tier_ran():
     env = DeepTree(width=97, depth=4)
     roots = make_roots(env, 3)
@@ -203,7 +227,8 @@ def test_plans_are_kept_for_what_they_were_made_for():
     ("env", "policy", "tier", "text"),
     [
         (TorchAlone(), Beam(3), "fused", "TorchAlone has no `transition_kernel`"),
-        (DeepTree(width=97), BestFirst(3), "fused", "BestFirst"),
+        (DeepTree(width=97), BestFirst(3, 4095), "fused", "4098 candidates"),
+        (DeepTree(width=97), BestFirst(3), "captured", "CUDA"),
         (DeepTree(width=97), Beam(2000), "fused", "one block takes 4096"),
         (Dice(dtype=torch.int64), Beam(20), "fused", "not int32"),
         (DeepTree(width=97), Beam(3), "captured", "CUDA"),
