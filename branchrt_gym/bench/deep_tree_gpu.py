@@ -100,6 +100,9 @@ def _make(comparison: FormsComparison, at: Setting) -> dict[str, Form]:
         except NotRunError as reason:
             figures.not_run = str(reason)
             continue
+        except RuntimeError as error:  # of CUDA: the others can still be compared
+            figures.not_run = f"{type(error).__name__}: {error}".splitlines()[0]
+            continue
         same = compare_places(wanted, found, LABELS[name])
         before = figures.mismatches or Mismatches(0, 0, None)
         if same.compared:
