@@ -14,6 +14,7 @@ __all__ = [
     "ClosedError",
     "ContractError",
     "DeviceError",
+    "DeviceMemoryError",
     "FrontierFullError",
     "LineageFullError",
     "MissingExtraError",
@@ -62,6 +63,10 @@ class SaveFormatError(BranchRTError, ValueError):
 
 class DeviceError(BranchRTError, ValueError):
     """A device is not there, or tensors that must share one lie on different devices."""
+
+
+class DeviceMemoryError(BranchRTError, MemoryError):
+    """A device has too little free memory for what was asked."""
 
 
 class MissingExtraError(BranchRTError, ImportError):

@@ -12,6 +12,7 @@ from torch import Tensor
 from branchrt_gym.checked import CheckedEnv
 from branchrt_gym.contract import BranchEnv
 from branchrt_gym.frontier import check_device
+from branchrt_gym.memory import naming_memory
 from branchrt_gym.seeding import check_seeds, context_key, episode_key
 
 __all__ = ["Roots", "make_roots"]
@@ -68,6 +69,8 @@ def make_roots(
     seed = check_seeds(0 if isinstance(roots, int) else roots, count).to(where)
     context_index = torch.arange(count, device=where) % contexts
     key = episode_key(seed, torch.zeros_like(seed))
-    shared = checked.initial_shared(context_key(seed[:contexts]))
-    state = checked.initial(shared, context_index, key)
+    what = f"{count} roots in {contexts} contexts"
+    with naming_memory(what, where, "make fewer at a time, or let roots share `num_contexts`"):
+        shared = checked.initial_shared(context_key(seed[:contexts]))
+        state = checked.initial(shared, context_index, key)
     return Roots(seed, key, context_index, shared, state)

@@ -176,5 +176,6 @@ class CapturedBeam:
                 self._levels()
             torch.cuda.current_stream().wait_stream(side)
             self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
+            # Other threads, another library's among them, may use CUDA meanwhile.
+            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
                 self._levels()

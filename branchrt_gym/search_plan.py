@@ -6,6 +6,7 @@ import logging
 from typing import Literal, Protocol, get_args
 
 from branchrt_gym.checked import CheckedEnv
+from branchrt_gym.memory import naming_memory
 from branchrt_gym.policies import Beam, BestFirst
 from branchrt_gym.roots import Roots
 from branchrt_gym.search_captured import CapturedBeam
@@ -88,13 +89,15 @@ def plan_search(
             if key not in roots.plans:
                 while len(roots.plans) >= KEPT:
                     roots.plans.pop(next(iter(roots.plans)))
-                if isinstance(policy, BestFirst):
-                    made: Plan = FusedBestFirst(env, roots, policy, depth, rng, stop_solved)
-                elif name == "fused":
-                    made = FusedBeam(env, roots, policy.width, depth, rng, stop_solved)
-                else:
-                    given = (env, roots, policy.width, depth, rng, stop_solved)
-                    made = CapturedBeam(*given, compiled=compiled)
+                what = f"a search of {len(roots)} roots, {policy.width} branches each"
+                with naming_memory(what, device, "search fewer roots at a time, or keep fewer"):
+                    if isinstance(policy, BestFirst):
+                        made: Plan = FusedBestFirst(env, roots, policy, depth, rng, stop_solved)
+                    elif name == "fused":
+                        made = FusedBeam(env, roots, policy.width, depth, rng, stop_solved)
+                    else:
+                        given = (env, roots, policy.width, depth, rng, stop_solved)
+                        made = CapturedBeam(*given, compiled=compiled)
                 roots.plans[key] = made
             plan: Plan = roots.plans[key]
             reasons += [] if plan.note is None else [plan.note]

@@ -112,7 +112,9 @@ def captured(call: Callable[[], Any], device: torch.device) -> tuple[Callable[[]
         call()  # compiles what is compiled late
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(
+            graph, capture_error_mode="thread_local"
+        ):  # JAX has threads of its own
             result = call()
         graph.replay()
     return graph.replay, result
