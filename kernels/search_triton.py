@@ -118,6 +118,7 @@ def _search(
     valid = rank == 0
     wins = lane < 0
     odd = lane * 0
+    ever = lane * 0
     source = lane
     place = lane
     before = state  # the candidates
@@ -157,8 +158,10 @@ def _search(
             KEPT,
             LANES,
         )
-        if GUESS:
-            wrong = tl.max(odd, 0)
+        if STOP:
+            wrong = tl.max(odd, 0) if GUESS else wrong
+        else:
+            ever |= odd  # without a sum over the lanes at each level: there is no early end
         row += KEPT
         is_open = inside & (word >= 0) & ((word & CLOSED) == 0)
         open_now = tl.sum((is_open & (action == 0)).to(tl.int32), 0)
@@ -184,6 +187,8 @@ def _search(
             key = tl.gather(before_key, source, 0)
         level += 1
     if GUESS:
+        if not STOP:
+            wrong = tl.max(ever, 0)
         if tl.max(odd, 0) > 0:
             valid, place, source = exact_order(
                 before[SCORE], valid, wins, lane, rank, KEPT, LANES, STOP
