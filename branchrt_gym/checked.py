@@ -10,7 +10,15 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from branchrt_gym.contract import BranchEnv, Branches, Field, Transition, TransitionKernel
+from branchrt_gym.contract import (
+    BranchEnv,
+    Branches,
+    Field,
+    InitialKernel,
+    ObservationKernel,
+    Transition,
+    TransitionKernel,
+)
 from branchrt_gym.errors import ContractError
 from branchrt_gym.structure import rest_action, rest_observation
 
@@ -113,6 +121,14 @@ class CheckedEnv(BranchEnv):
     def transition_kernel(self, device: torch.device) -> TransitionKernel | None:
         """As `BranchEnv.transition_kernel`."""
         return self.rules.transition_kernel(device)
+
+    def initial_kernel(self, device: torch.device) -> InitialKernel | None:
+        """As `BranchEnv.initial_kernel`."""
+        return self.rules.initial_kernel(device)
+
+    def observation_kernel(self, device: torch.device) -> ObservationKernel | None:
+        """As `BranchEnv.observation_kernel`."""
+        return self.rules.observation_kernel(device)
 
     def observation(self, shared: Mapping[str, Tensor], branches: Branches) -> Any:
         """As `BranchEnv.observation`."""

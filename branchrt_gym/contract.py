@@ -25,6 +25,8 @@ __all__ = [
     "Branches",
     "Contract",
     "Field",
+    "InitialKernel",
+    "ObservationKernel",
     "Transition",
     "TransitionKernel",
     "branch",
@@ -233,6 +235,51 @@ class TransitionKernel(NamedTuple):
     tables: tuple[Tensor, ...] = ()
 
 
+class InitialKernel(NamedTuple):
+    """An environment's first state as a Triton device function, for fused steps.
+
+    `function` is decorated with `triton.jit` and takes, for a block of roots,
+
+        initial(shared, context, key, params: tl.constexpr)
+
+    with `shared`, `context` and `params` as in `TransitionKernel`, and `key` int64, the episodes'
+    random keys. It returns a tuple of the scalar `branch` fields in the contract's order, and must
+    equal `BranchEnv.initial` bit for bit; it is also run where nothing restarts.
+
+    Attributes:
+        function: The device function.
+        params: Ints of the environment that it is compiled for.
+        tables: Constant tensors beside the shared fields, on the device that was asked for.
+    """
+
+    function: Any
+    params: tuple[int, ...] = ()
+    tables: tuple[Tensor, ...] = ()
+
+
+class ObservationKernel(NamedTuple):
+    """An environment's observation as a Triton device function, for fused steps.
+
+    `function` is decorated with `triton.jit` and takes, for a block of branches,
+
+        observation(shared, context, depth, state, params: tl.constexpr)
+
+    with everything as in `TransitionKernel`. It returns a tuple with an entry for each leaf of the
+    observation space, in its order: a block for a leaf of shape `()`, else a tuple of blocks, the
+    leaf's entries in row-major order. It must equal `BranchEnv.observation` bit for bit (`/` of
+    float32 does not, `tl.div_rn` does), and is also run on places without a branch.
+
+    Attributes:
+        function: The device function.
+        params: Ints of the environment that it is compiled for.
+        tables: Constant tensors beside the shared fields, on the device that was asked for.
+    """
+
+    function: Any
+    params: tuple[int, ...] = ()
+    tables: tuple[Tensor, ...] = ()
+
+
 class BranchEnv:
     """An environment's rules, batched over branches in torch.
 
@@ -308,6 +355,18 @@ class BranchEnv:
         With one, `search` runs as a single kernel. Import Triton inside this method, so that the
         environment works without it.
         """
+        return None
+
+    def initial_kernel(self, device: torch.device) -> InitialKernel | None:
+        """Returns `initial` as a Triton device function, or None; see `InitialKernel`.
+
+        With this, `transition_kernel` and `observation_kernel`, a vector env's step on a GPU runs
+        as one captured kernel.
+        """
+        return None
+
+    def observation_kernel(self, device: torch.device) -> ObservationKernel | None:
+        """Returns `observation` as a Triton device function, or None; see `ObservationKernel`."""
         return None
 
     def observation(self, shared: Mapping[str, Tensor], branches: Branches) -> Observation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from functools import wraps
 from typing import Any, Literal, TypeVar, cast
@@ -20,6 +21,7 @@ from branchrt_gym.checked import CheckedEnv
 from branchrt_gym.contract import BranchEnv
 from branchrt_gym.errors import ClosedError, NotResetError, OptionsError
 from branchrt_gym.frontier import Frontier, check_device
+from branchrt_gym.fused_step import StepTier, plan_step
 from branchrt_gym.lineage import entry_flags
 from branchrt_gym.saving import Snapshot
 from branchrt_gym.seeding import Rng, check_seeds
@@ -86,8 +88,8 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         autoreset_mode: When an ended root starts again: one of Gymnasium's three modes.
         output: `"numpy"` arrays in and out, rewards float64; `"torch"` tensors on `device`,
             rewards in the environment's own dtype, in buffers that a later step may reuse.
-        copy: With `output="torch"`: return tensors that no later step writes to (eager steps, the
-            only ones so far, always do).
+        copy: With `output="torch"`: return tensors that no later step writes to (eager steps
+            always do). False spares fused steps the copies.
         device: Where the population lives.
         record_lineage: Keep trajectories; None for `num_roots < num_envs`.
         lineage_capacity: Entries of the lineage; None for 256 per slot, at
@@ -96,6 +98,12 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         render_mode: One of the environment's `metadata["render_modes"]`.
         debug: Check every hook's output and every write into shared fields, and raise CUDA
             errors at once.
+        tier: How steps run; each gives the same result, bit for bit. `"eager"`, plain torch,
+            anywhere; `"fused"`, one or two Triton kernels in a CUDA graph, with the environment's
+            own `transition_kernel`, `initial_kernel` and `observation_kernel` inlined. Fused steps
+            need a root for each slot, torch in and out, and no lineage; after a fork, a compaction
+            or an expansion steps are eager until the next full reset. `"auto"` fuses on a CUDA
+            device where that fits; `step_tier` says how the last step ran.
     """
 
     def __init__(
@@ -114,6 +122,7 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         max_episode_steps: int | None = None,
         render_mode: str | None = None,
         debug: bool = False,
+        tier: StepTier = "auto",
     ) -> None:
         """Allocates the population; see the class for the arguments."""
         if not isinstance(env, BranchEnv):
@@ -181,6 +190,18 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._range: tuple[float, float] | None = None  # the bounds where they are two numbers
         if self._bounds is not None and self.device.type == "cpu" and self._rest_action.ndim == 0:
             self._range = self._bounds[0].item(), self._bounds[1].item()
+        self.step_tier: Literal["eager", "fused"] | None = None
+        self._tier: StepTier = tier
+        self._fused = plan_step(self, tier, self._rest, self._bounds)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy makes kernels, buffers and graph of fused steps for itself."""
+        return {**self.__dict__, "_fused": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """See `__getstate__`; steps are eager until the copy's first full reset."""
+        self.__dict__.update(state)
+        self._fused = plan_step(self, self._tier, self._rest, self._bounds)
 
     # Gymnasium's interface ----------------------------------------------------------------
 
@@ -216,7 +237,8 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         begun = None
         if "reset_mask" in options:
             mask = self._reset_mask(options["reset_mask"])
-            begun = begin_masked(self.frontier, self.env, mask, seeds, self.num_contexts)
+            with self._in_place():
+                begun = begin_masked(self.frontier, self.env, mask, seeds, self.num_contexts)
         elif seeds is None and self._ready:
             begin_next(self.frontier, self.env, self.num_contexts)
         else:
@@ -225,6 +247,8 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 first = int(self.np_random.integers(2**62))
                 seeds = check_seeds(first, self.num_roots).to(self.device)
             begin_seeded(self.frontier, self.env, seeds, self.num_contexts)
+        if begun is None and self._fused is not None:
+            self._fused.started()
         self._ready = True
         live = self.frontier.live
         info = self._info(torch.zeros_like(live), live if begun is None else begun)
@@ -242,6 +266,15 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             `solved`, and in SAME_STEP `final_obs` and `final_info`.
         """
         self._require_reset("step")
+        if self._fused is not None and self._fused.ready(actions):
+            self.step_tier = "fused"
+            return self._fused.step(actions)
+        self.step_tier = "eager"
+        with self._in_place():
+            return self._step(actions)
+
+    def _step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """The step in plain torch, on any population."""
         frontier, env = self.frontier, self.env
         live = frontier.live
         action = self._actions(actions, live)
@@ -332,13 +365,14 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """
         self._require_reset("prune")
         frontier = self.frontier
-        if self.autoreset_mode == AutoresetMode.DISABLED:
-            frontier.prune(which)
-            return
-        mask = read_mask(which, frontier.status, frontier.synchronous, done_waits=True)
-        mask = mask & frontier.live
-        frontier.mark_pruned(mask)
-        settle(frontier, mask)
+        with self._in_place():
+            if self.autoreset_mode == AutoresetMode.DISABLED:
+                frontier.prune(which)
+                return
+            mask = read_mask(which, frontier.status, frontier.synchronous, done_waits=True)
+            mask = mask & frontier.live
+            frontier.mark_pruned(mask)
+            settle(frontier, mask)
 
     def compact(self) -> Any:
         """Moves the live branches to the first slots, in order; `Frontier.compact`.
@@ -435,6 +469,8 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             autoreset_mode=snapshot.header.get("autoreset_mode") and self.autoreset_mode.value,
         )
         snapshot.put(self.frontier)
+        if self._fused is not None:
+            self._fused.look()
         self._ready = True
         return self.observe()
 
@@ -445,6 +481,10 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             raise ClosedError(f"`{call}` after `close`; make a new environment")
         if not self._ready:
             raise NotResetError(f"`{call}` before the first reset; call `reset` once first")
+
+    def _in_place(self) -> AbstractContextManager[None]:
+        """Around what moves no branch to another slot, after which steps may still be fused."""
+        return nullcontext() if self._fused is None else self._fused.kept()
 
     def _tensor(self, value: np.ndarray) -> Tensor:
         return torch.from_numpy(np.array(value)).to(self.device)

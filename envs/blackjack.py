@@ -14,7 +14,16 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from branchrt_gym.contract import BranchEnv, Branches, Contract, Transition, branch
+from branchrt_gym.contract import (
+    BranchEnv,
+    Branches,
+    Contract,
+    InitialKernel,
+    ObservationKernel,
+    Transition,
+    TransitionKernel,
+    branch,
+)
 from branchrt_gym.envs.blackjack_render import draw, text
 from branchrt_gym.kernels import fold
 
@@ -145,6 +154,24 @@ class Blackjack(BranchEnv):
         player = branches.state["player"].to(torch.int64)
         usable = player.bitwise_and(USABLE).bitwise_right_shift_(5)
         return player.bitwise_and_(SUM), branches.state["face_up"].to(torch.int64), usable
+
+    def transition_kernel(self, device: torch.device) -> TransitionKernel:
+        """The transition in Triton."""
+        from branchrt_gym.envs.blackjack_triton import transition
+
+        return TransitionKernel(transition, (int(self.natural), int(self.sab)))
+
+    def initial_kernel(self, device: torch.device) -> InitialKernel:
+        """The deal in Triton."""
+        from branchrt_gym.envs.blackjack_triton import initial
+
+        return InitialKernel(initial)
+
+    def observation_kernel(self, device: torch.device) -> ObservationKernel:
+        """The observation in Triton."""
+        from branchrt_gym.envs.blackjack_triton import observation
+
+        return ObservationKernel(observation)
 
     def render(
         self, shared: Mapping[str, np.ndarray], branch: Mapping[str, np.ndarray], mode: str

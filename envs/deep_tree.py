@@ -17,6 +17,8 @@ from branchrt_gym.contract import (
     BranchEnv,
     Branches,
     Contract,
+    InitialKernel,
+    ObservationKernel,
     Transition,
     TransitionKernel,
     branch,
@@ -163,6 +165,20 @@ class DeepTree(BranchEnv):
         from branchrt_gym.envs.deep_tree_triton import transition
 
         return TransitionKernel(transition, (self.width, self.depth))
+
+    def initial_kernel(self, device: torch.device) -> InitialKernel:
+        """The start in Triton."""
+        from branchrt_gym.envs.deep_tree_triton import initial
+
+        return InitialKernel(initial, (self.starts,))
+
+    def observation_kernel(self, device: torch.device) -> ObservationKernel:
+        """The observation in Triton."""
+        from branchrt_gym.envs.deep_tree_triton import observation
+
+        return ObservationKernel(
+            observation, (self.width, self.depth, self.value_range, self.window)
+        )
 
     def observation(self, shared: Mapping[str, Tensor], branches: Branches) -> Tensor:
         """Returns `[M, 2 + window] float32`: depth, score, and the context around, scaled."""

@@ -14,7 +14,17 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from branchrt_gym.contract import BranchEnv, Branches, Contract, Transition, branch, read_shared
+from branchrt_gym.contract import (
+    BranchEnv,
+    Branches,
+    Contract,
+    InitialKernel,
+    ObservationKernel,
+    Transition,
+    TransitionKernel,
+    branch,
+    read_shared,
+)
 from branchrt_gym.contract import shared as shared_field
 from branchrt_gym.envs.shared_counter_render import draw, text
 from branchrt_gym.kernels import bounded, fold, mix32
@@ -106,6 +116,24 @@ class SharedCounter(BranchEnv):
             truncated=(branches.depth >= self.depth - 1).logical_and_(~solved),
             solved=solved,
         )
+
+    def transition_kernel(self, device: torch.device) -> TransitionKernel:
+        """The same in Triton."""
+        from branchrt_gym.envs.shared_counter_triton import transition
+
+        return TransitionKernel(transition, (self.width, self.depth, self.target))
+
+    def initial_kernel(self, device: torch.device) -> InitialKernel:
+        """The start in Triton."""
+        from branchrt_gym.envs.shared_counter_triton import initial
+
+        return InitialKernel(initial)
+
+    def observation_kernel(self, device: torch.device) -> ObservationKernel:
+        """The observation in Triton."""
+        from branchrt_gym.envs.shared_counter_triton import observation
+
+        return ObservationKernel(observation, (self.width,))
 
     def observation(self, shared: Mapping[str, Tensor], branches: Branches) -> Tensor:
         """Returns `[M, 5] int32`: goal, counter, the entry it points to, score and depth."""

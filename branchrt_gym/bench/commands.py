@@ -163,16 +163,18 @@ def bench_step(
     depth: Annotated[int, typer.Option(help="DeepTree: steps of an episode.", min=2)] = 64,
     steps: Annotated[int, typer.Option(help="Blackjack: steps between resets.", min=1)] = 256,
     repetitions: Repetitions = 11,
+    device: Device = "cpu",
     out: Evidence = None,
 ) -> None:
     """Step a population, and Gymnasium's SyncVectorEnv of scalar oracles, by turns.
 
     DeepTree: a frontier forked full, within an episode. Blackjack: a root in each slot, restarts
-    included.
+    included; with --device cuda its fused steps, by the device's time and the host's.
     """
     from branchrt_gym.bench.record import append_row, provenance
-    from branchrt_gym.bench.report import step_table
-    from branchrt_gym.bench.step import HandSizes, StepSizes, compare_step
+    from branchrt_gym.bench.report import device_steps_table, step_table
+    from branchrt_gym.bench.step import HandSizes, StepComparison, StepSizes, compare_step
+    from branchrt_gym.bench.step_gpu import DeviceSteps, measure_steps
 
     with errors():
         sizes: StepSizes | HandSizes
@@ -187,13 +189,26 @@ def bench_step(
                 f"`--env` is {env!r}; expected {StepSizes.env} or {HandSizes.env}, which this "
                 "bench knows how to step"
             )
-        before = provenance(command_line("bench step", env=env, **given, repetitions=repetitions))
-        with progress() as show:
-            comparison = compare_step(sizes, repetitions=repetitions, progress=show)
+        stated = {"env": env, **given, "repetitions": repetitions}
+        comparison: StepComparison | DeviceSteps
+        if device == "cpu":
+            before = provenance(command_line("bench step", **stated))
+            with progress() as show:
+                comparison = compare_step(sizes, repetitions=repetitions, progress=show)
+            table = step_table(comparison)
+        elif isinstance(sizes, HandSizes):
+            before = provenance(command_line("bench step", **stated, device=device), device)
+            with progress() as show:
+                comparison = measure_steps(
+                    sizes, repetitions=repetitions, device=device, progress=show
+                )
+            table = device_steps_table(comparison)
+        else:
+            raise ValueError(f"`--env` is {env!r}; on a device the bench steps {HandSizes.env}")
         if out is not None:
             append_row(out, {**before, **comparison.row()})
     screen = console()
-    screen.print(step_table(comparison))
+    screen.print(table)
     if comparison.first:
         screen.print(f"The results differ, so no rate is given. First: {comparison.first}.")
     if not comparison.equal:

@@ -10,6 +10,7 @@ from rich.table import Table
 from branchrt_gym.bench.deep_tree import Comparison
 from branchrt_gym.bench.expand import ExpandTimes
 from branchrt_gym.bench.step import StepComparison, StepSizes
+from branchrt_gym.bench.step_gpu import DeviceSteps
 from branchrt_gym.certify import Certificate
 from branchrt_gym.contract import BranchEnv
 from branchrt_gym.doctor import OPTIONAL, REQUIRED, Facts, implementations, tiers
@@ -96,6 +97,24 @@ def step_table(comparison: StepComparison) -> Table:
     if comparison.reset_seconds:
         table.add_row(f"reset of {sizes.slots:,} roots", _ms(comparison.reset_seconds.median), NONE)
     _mismatches(table, comparison.mismatches, comparison.compared)
+    return table
+
+
+def device_steps_table(steps: DeviceSteps) -> Table:
+    """Shows fused steps of each autoreset mode, and what one costs the host."""
+    table = _table(
+        f"{steps.sizes.env}: a root in each of {steps.sizes.slots:,} slots",
+        "time of a step",
+        "live",
+        "live steps/s",
+    )
+    for mode, seconds in (steps.seconds or {}).items():
+        live = (steps.live or {})[mode]
+        rate = live * steps.sizes.slots / seconds.median
+        table.add_row(mode, f"{seconds.median * 1e6:.1f} µs", f"{live:.0%}", f"{rate / 1e9:.1f} G")
+    for name, seconds in (steps.host_seconds or {}).items():
+        table.add_row(f"host, results {name}", f"{seconds.median * 1e6:.1f} µs", NONE, NONE)
+    _mismatches(table, steps.mismatches, steps.compared)
     return table
 
 
