@@ -44,8 +44,9 @@ class Batch:
         branch_id: `[M] int64`; of the parent, where the batch holds children.
         root: `[M] int64`.
         depth: `[M] int32`, transitions since the root.
-        payloads: The branches' opaque objects, `M` of them; empty under a contract.
-        state: The `branch` fields, each `[M, …]`; empty without a contract.
+        payloads: The branches' opaque objects, `M` of them; empty where a contract has `branch` or
+            `shared` fields.
+        state: The `branch` fields, each `[M, …]`; empty without such fields.
         shared: The `shared` fields, and `context_index: [M] int64` which row each branch reads.
         context_index: See `shared`.
         reward: `[M]`, of the children's step; None for branches to expand.
@@ -322,8 +323,9 @@ def _call(frontier: Frontier, env_fn: EnvFn, parents: Tensor, rng: Rng) -> _Chil
     in_order = bool((place[1:] >= place[:-1]).all()) if number else True
     if number and not (in_order and 0 <= int(place[0]) and int(place[-1]) < len(batch)):
         raise ValueError(
-            f"`parents` of the expansion reaches from {int(place.min())} to {int(place.max())}; "
-            f"expected places in the batch, 0 … {len(batch) - 1}, in ascending order"
+            f"`parents` of the expansion reaches from {int(place.min())} to {int(place.max())}"
+            + ("" if in_order else ", not in ascending order")
+            + f"; expected places in the batch, 0 … {len(batch) - 1}, in ascending order"
         )
     rows = parents[place]
     child = torch.arange(number, device=rows.device) - torch.searchsorted(place, place)

@@ -101,7 +101,14 @@ class CheckedEnv(BranchEnv):
         versions = {name: field._version for name, field in shared.items()}
         before = {name: field.clone() for name, field in shared.items()} if self.debug else {}
         lent = dict(shared)
+        state = {name: _version(column) for name, column in branches.state.items()}
         step = self.rules.transition(lent, branches, action)
+        for name, column in branches.state.items():
+            if _version(column) != state[name]:
+                raise ContractError(
+                    f"`transition` wrote into `branches.state[{name!r}]`, which is the branches as "
+                    "they were; return the new values in a tensor of their own"
+                )
         for name, field in shared.items():
             touched = lent.get(name) is not field or field._version != versions[name]
             if touched or (name in before and not torch.equal(field, before[name])):
@@ -164,6 +171,11 @@ class CheckedEnv(BranchEnv):
         for name, field in declared.items():
             shape = field.shape if not field.per_context else (count, *field.shape)
             _expect(hook, name, given[name], field.dtype, shape)
+
+
+def _version(column: Tensor) -> int:
+    """How often a tensor was written to; inference tensors do not count."""
+    return 0 if column.is_inference() else column._version
 
 
 def _same_names(what: str, given: Iterable[str], declared: Iterable[str]) -> None:

@@ -100,12 +100,19 @@ def demo(
 @app.command()
 def certify(
     env_id: Annotated[str, typer.Argument(help='A registered id, "module:id", or "all".')],
-    matrix: Annotated[str, typer.Option(help="Which rows to run.")] = "quick",
+    matrix: Annotated[str, typer.Option(help="Which rows to run: quick or full.")] = "quick",
     device: Device = "cpu",
     jobs: Annotated[
         int | None,
         typer.Option(
             min=1, help="Rows to run at a time.  [default: for full one a processor, else 1]"
+        ),
+    ] = None,
+    tier: Annotated[
+        str | None,
+        typer.Option(
+            help="The tier of searches that fit it: eager, captured, fused.  "
+            "[default: on a GPU all, by turns; else eager]"
         ),
     ] = None,
     out: Annotated[
@@ -118,10 +125,13 @@ def certify(
     from branchrt_gym.bench.record import provenance
     from branchrt_gym.bench.report import certificates_table, differences
     from branchrt_gym.certify import certify as run
+    from branchrt_gym.frontier import check_device
 
     if jobs is None:
         jobs = (os.cpu_count() or 1) if matrix == "full" else 1
-    command = command_line("certify", env_id, matrix=matrix, device=device, jobs=jobs)
+    given: dict[str, Any] = {"matrix": matrix, "device": device, "jobs": jobs}
+    given |= {} if tier is None else {"tier": tier}
+    command = command_line("certify", env_id, **given)
     certificates = []
     with errors():
         module, _, name = env_id.rpartition(":")
@@ -133,6 +143,7 @@ def certify(
                 f"`--out` is {str(out)!r} for {len(ids)} environments; expected a .jsonl file, "
                 "which gets a row of each"
             )
+        check_device(device)
         before = provenance(command, device)
         for each in ids:
             with progress() as show:
@@ -140,7 +151,7 @@ def certify(
                 def report(done: int, total: int, row: Row) -> None:
                     show(f"{each} {row.title}", done, total)  # noqa: B023 - called in this turn
 
-                certificates.append(run(each, matrix, device=device, jobs=jobs, progress=report))
+                certificates.append(run(each, **given, progress=report))
             if out is not None:
                 _keep(certificates[-1], out, before)
     screen = console()

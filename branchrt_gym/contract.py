@@ -221,8 +221,14 @@ class TransitionKernel(NamedTuple):
         state, reward, terminated, truncated, solved
 
     where `state` is a tuple in the same order and the last three are boolean blocks. It must equal
-    `BranchEnv.transition` bit for bit, which `branchrt certify` checks; it is also run on places
-    without a branch, with the state of another one, and what it returns there is not looked at.
+    `BranchEnv.transition` bit for bit, which `branchrt certify` checks on a CUDA device, or with
+    `--tier fused` and TRITON_INTERPRET=1; it is also run on places without a branch, with the state
+    of another one, and what it returns there is not looked at.
+
+    A shared field of shape `(W,)` has entry `i` of a branch's context at `context * W + i`, one
+    that is not per context at `i`. `fold_device`, `bounded_device` and `mix32_device` of
+    `branchrt_gym.kernels.keys_triton` are the torch functions of those names; `key` means nothing
+    where `uses_key` is False. `examples/own_kernel.py` is one to copy from.
 
     Attributes:
         function: The device function.
@@ -294,7 +300,7 @@ class BranchEnv:
         single_observation_space: The space of one branch's observation.
         single_action_space: The space of one action; `search` and expansion need `Discrete`.
         reward_dtype: The dtype of `Transition.reward`.
-        score: The integer `branch` field by which `search` ranks.
+        score: The scalar `branch` field by which `search` ranks, int32 or int64.
         uses_key: Whether `transition` looks at `branches.key`. An environment without chance
             sets it to False and is spared the keys.
         metadata: As in Gymnasium; `render_modes` and `render_fps`.

@@ -150,6 +150,9 @@ def tiers(facts: Facts) -> list[Tier]:
     found = [Tier("eager", True, f"on cpu, {on}" if on else "on cpu")]
     found.append(Tier("captured", not lacks, "; ".join(lacks) or f"on {on}"))
     envs = ", ".join(facts.kernel_envs)
+    if lacks and facts.packages["triton"] is not None and facts.interpreted and envs:
+        why = f"on cpu, in Triton's interpreter, where asked for, for {envs}"
+        return [*found, Tier("fused", facts.kernel is None, why)]
     if not envs:
         lacks.append("needs an environment with a `transition_kernel`")
     found.append(Tier("fused", not lacks, "; ".join(lacks) or f"on {on}, for {envs}"))

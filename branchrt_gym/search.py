@@ -71,6 +71,11 @@ def search(
             f"the contract has no `branch` field `{checked.score}`; `search` ranks by the integer "
             "field that `env.score` names"
         )
+    ranked = checked.contract.of("branch")[checked.score]
+    if ranked.dtype not in (torch.int32, torch.int64):
+        raise ValueError(
+            f"`{checked.score}` is {ranked.dtype}; `search` ranks by torch.int32 or torch.int64"
+        )
     if not isinstance(policy, Beam | BestFirst):
         raise TypeError(
             f"`policy` is {type(policy).__name__}; expected Beam(width) or BestFirst(budget)"

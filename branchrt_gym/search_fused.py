@@ -11,7 +11,7 @@ from torch import Tensor
 
 from branchrt_gym.branch_step import first_action, num_actions
 from branchrt_gym.checked import CheckedEnv
-from branchrt_gym.kernels.dispatch import has_triton
+from branchrt_gym.kernels.dispatch import has_triton, interpreted
 from branchrt_gym.policies import Beam, BestFirst
 from branchrt_gym.roots import Roots
 from branchrt_gym.search_eager import Found
@@ -38,6 +38,8 @@ def unfit(
         return "Triton is not installed"
     if fused and env.transition_kernel(device) is None:
         return f"{type(env.rules).__name__} has no `transition_kernel`"
+    if fused and device.type != "cuda" and not interpreted():
+        return f"the roots are on {device}, where Triton runs only with TRITON_INTERPRET=1"
     if not fused and device.type != "cuda":
         return f"CUDA graphs need a CUDA device, and the roots are on {device}"
     shaped = [name for name, field in env.contract.of("branch").items() if field.shape]

@@ -77,7 +77,7 @@ def plan_search(
     if tier not in TIERS:
         raise ValueError(f"`tier` is {tier!r}; expected one of {', '.join(map(repr, TIERS))}")
     device = roots.seed.device
-    if tier == "eager" or depth == 0 or (tier == "auto" and device.type == "cpu"):
+    if tier == "eager" or (tier == "auto" and (device.type == "cpu" or depth == 0)):
         return None, None
     reasons = []
     for name in ("fused", "captured"):

@@ -26,13 +26,13 @@ from branchrt_gym import (
     BranchEnv,
     Contract,
     Transition,
+    TransitionKernel,
     branch,
     make_roots,
     read_shared,
     search,
     shared,
 )
-from branchrt_gym.contract import TransitionKernel
 from branchrt_gym.kernels import bounded, fold
 from branchrt_gym.kernels.keys_triton import bounded_device, fold_device
 

@@ -97,9 +97,10 @@ def tokens(said: list[tuple[str, str]]) -> dict[str, torch.Tensor]:
     rows = np.zeros((len(said), TURN), dtype=np.uint8)
     for row, turn in zip(rows, said, strict=True):
         spoken = "".join(turn).encode()
+        assert len(spoken) <= TURN, f"{len(spoken)} bytes in a turn; make TURN {TURN} larger"
         row[: len(spoken)] = list(spoken)
-    size = torch.tensor([len("".join(turn)) for turn in said], dtype=torch.int32)
-    own = torch.tensor([len(turn[0]) for turn in said], dtype=torch.int32)
+    size = torch.tensor([len("".join(turn).encode()) for turn in said], dtype=torch.int32)
+    own = torch.tensor([len(turn[0].encode()) for turn in said], dtype=torch.int32)
     return {"bytes": torch.from_numpy(rows), "size": size, "own": own}
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-__all__ = ["Impl", "MissingTritonError", "Path", "has_triton", "resolve"]
+__all__ = ["Impl", "MissingTritonError", "Path", "has_triton", "interpreted", "resolve"]
 
 Impl = Literal["auto", "torch", "triton"]
 Path = Literal["torch", "triton"]
@@ -22,6 +22,11 @@ class MissingTritonError(ImportError):
 def has_triton() -> bool:
     """Whether Triton is installed; it is not imported to find out."""
     return importlib.util.find_spec("triton") is not None
+
+
+def interpreted() -> bool:
+    """Whether Triton's interpreter is asked for, which runs kernels on the CPU."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def resolve(impl: Impl, tensor: Tensor) -> Path:
@@ -54,7 +59,7 @@ def resolve(impl: Impl, tensor: Tensor) -> Path:
             "`impl` is 'triton' and Triton is not installed; "
             'install it with: pip install "branchrt-gym[gpu]"'
         )
-    if not tensor.is_cuda and not (tensor.is_cpu and os.environ.get("TRITON_INTERPRET") == "1"):
+    if not tensor.is_cuda and not (tensor.is_cpu and interpreted()):
         raise ValueError(
             f"`impl` is 'triton' and the tensors are on {str(tensor.device)!r}; expected a CUDA "
             "device, or the CPU with TRITON_INTERPRET=1 set before Triton is imported"

@@ -25,6 +25,7 @@ from branchrt_gym.frontier import check_device
 from branchrt_gym.policies import Beam, BestFirst
 from branchrt_gym.registry import Registration, registrations
 from branchrt_gym.search_fused import unfit
+from branchrt_gym.search_plan import TIERS
 from branchrt_gym.vector_env import BranchingVectorEnv
 
 __all__ = ["certify", "run_row"]
@@ -38,6 +39,7 @@ def certify(
     *,
     device: str = "cpu",
     jobs: int = 1,
+    tier: str | None = None,
     progress: Progress | None = None,
     rows: Sequence[Row] | None = None,
 ) -> Certificate:
@@ -49,6 +51,8 @@ def certify(
         device: Torch device that the batched side runs on.
         jobs: Rows that run at a time, in processes of their own if more than one; these import
             the calling program's main module, which so needs `if __name__ == "__main__":`.
+        tier: Which tier searches run in where they fit it; None deals all of them out on a GPU,
+            and is eager on the CPU. `"fused"` runs there in Triton's interpreter.
         progress: Called before each row with the rows done, all rows, and the row; and once at
             the end with the last row. With several jobs later rows may be running or done.
         rows: These instead of the matrix's own, which then only gives the certificate its name.
@@ -58,18 +62,25 @@ def certify(
         difference, the others still run.
 
     Raises:
-        ValueError: For an id that is not registered, an unknown matrix, or fewer than one job.
+        ValueError: For an id that is not registered, an unknown matrix or tier, or fewer than one
+            job.
     """
     known = registrations()
     if env_id not in known:
-        raise ValueError(f"`env_id` is {env_id!r}; expected one of {', '.join(sorted(known))}")
+        raise ValueError(
+            f"`env_id` is {env_id!r}; expected one of {', '.join(sorted(known))}, or "
+            "module:id, which imports the module that registers it"
+        )
     registration = known[env_id]
     check_device(device)
+    if tier is not None and tier not in TIERS[1:]:
+        raise ValueError(f"`tier` is {tier!r}; expected one of {', '.join(map(repr, TIERS[1:]))}")
     if jobs < 1:
         raise ValueError(f"`jobs` is {jobs}; expected 1 or more")
     if rows is None:
         rows = matrices.rows(registration, matrix, device=device)
-        rows = [_with_tier(registration, row) for row in rows] if device != "cpu" else rows
+        if tier is not None or device != "cpu":
+            rows = [_with_tier(registration, row, tier) for row in rows]
     chosen = tuple(rows)
     start = time.perf_counter()
     results = []
@@ -95,9 +106,9 @@ def certify(
     )
 
 
-def _with_tier(registration: Registration, row: Row) -> Row:
-    """Deals the tiers out to the searches on a GPU; one that does not fit runs in eager torch."""
-    tier = ("fused", "captured", "eager")[row.number % 3]
+def _with_tier(registration: Registration, row: Row, tier: str | None = None) -> Row:
+    """Gives a search its tier, or deals one out; one that does not fit runs in eager torch."""
+    tier = ("fused", "captured", "eager")[row.number % 3] if tier is None else tier
     if row.kind != "search" or tier == "eager":
         return row
     env = CheckedEnv(registration.env_class(**registration.kwargs, **row.parameters))
