@@ -318,7 +318,13 @@ def _call(frontier: Frontier, env_fn: EnvFn, parents: Tensor, rng: Rng) -> _Chil
     made = env_fn(batch)
     if not isinstance(made, Expansion):
         raise TypeError(f"`env_fn` returned {type(made).__name__}; expected an Expansion")
-    number = len(made.payloads)
+    payloads = made.payloads
+    if isinstance(payloads, str | bytes | Mapping) or not hasattr(payloads, "__len__"):
+        raise TypeError(
+            f"`payloads` of the expansion is {type(payloads).__name__}; expected a sequence with "
+            "one object for each child"
+        )
+    number = len(payloads)
     place = _column("parents", made.parents, torch.int64, number, frontier.device)
     in_order = bool((place[1:] >= place[:-1]).all()) if number else True
     if number and not (in_order and 0 <= int(place[0]) and int(place[-1]) < len(batch)):
@@ -347,7 +353,7 @@ def _call(frontier: Frontier, env_fn: EnvFn, parents: Tensor, rng: Rng) -> _Chil
         solved=None,
         state={},
         log=_log(frontier, made.log, number),
-        payloads=made.payloads,
+        payloads=list(payloads),
     )
 
 

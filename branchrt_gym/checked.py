@@ -90,7 +90,7 @@ class CheckedEnv(BranchEnv):
         fields = self.rules.initial(shared, context_index, keys)
         if self._due("initial"):
             self._fields("initial", fields, self.rules.contract.of("branch"), keys.shape[0])
-        return fields
+        return {name: fields[name].contiguous() for name in self.rules.contract.of("branch")}
 
     def transition(
         self, shared: Mapping[str, Tensor], branches: Branches, action: Tensor
@@ -98,7 +98,7 @@ class CheckedEnv(BranchEnv):
         """As `BranchEnv.transition`."""
         if not self._due("transition"):
             return self.rules.transition(shared, branches, action)
-        versions = {name: field._version for name, field in shared.items()}
+        versions = {name: _version(field) for name, field in shared.items()}
         before = {name: field.clone() for name, field in shared.items()} if self.debug else {}
         lent = dict(shared)
         state = {name: _version(column) for name, column in branches.state.items()}
@@ -110,7 +110,7 @@ class CheckedEnv(BranchEnv):
                     "they were; return the new values in a tensor of their own"
                 )
         for name, field in shared.items():
-            touched = lent.get(name) is not field or field._version != versions[name]
+            touched = lent.get(name) is not field or _version(field) != versions[name]
             if touched or (name in before and not torch.equal(field, before[name])):
                 raise ContractError(
                     f"`transition` wrote into field `{name}`, which is `shared`; declare it "

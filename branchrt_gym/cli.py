@@ -144,6 +144,7 @@ def certify(
                 "which gets a row of each"
             )
         check_device(device)
+        _check_out(out)
         before = provenance(command, device)
         for each in ids:
             with progress() as show:
@@ -169,6 +170,18 @@ def _import(module: str) -> None:
         import_module(module)
     except ImportError as error:
         raise ValueError(f"`{module}` cannot be imported: {error}") from error
+
+
+def _check_out(out: Path | None) -> None:
+    """Finds out before the work whether its result can be written."""
+    if out is None:
+        return
+    target = Path(os.path.realpath(out))
+    if target.exists() and not target.is_file():
+        raise ValueError(f"`--out` is {str(out)!r}, which is no regular file")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(target.parent, os.W_OK):
+        raise ValueError(f"`--out` is {str(out)!r}, in a folder that cannot be written to")
 
 
 def _keep(certificate: Certificate, out: Path, before: dict[str, Any]) -> None:

@@ -22,8 +22,8 @@ from branchrt_gym.slots import (
     Faults,
     Slots,
     occurrence,
-    read_array,
     read_counts,
+    read_ids,
     read_mask,
     read_slots,
 )
@@ -491,15 +491,7 @@ class Frontier:
                 "no lineage is recorded; construct with `record_lineage=True` (or with "
                 "`num_roots < num_envs`, or a Frontier with `lineage_capacity`)"
             )
-        ids = read_array("branch_ids", branch_ids, self.device, "integers of shape (B,)")
-        if ids.shape == (0,):
-            ids = ids.to(torch.int64)
-        if ids.ndim != 1 or ids.dtype.is_floating_point or ids.dtype == torch.bool:
-            raise TypeError(
-                f"`branch_ids` is {ids.dtype} of shape {tuple(ids.shape)}; expected integers of "
-                "shape (B,)"
-            )
-        return trace(self.lineage, ids.to(torch.int64), self.oldest_id)
+        return trace(self.lineage, read_ids(branch_ids, self.device), self.oldest_id)
 
     # What the runtime does with transitions -----------------------------------------------
 

@@ -18,7 +18,7 @@ from branchrt_gym.seeding import check_seeds, context_key, episode_key
 __all__ = ["Roots", "make_roots"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Roots:
     """`R` starts over `C` contexts.
 
@@ -37,6 +37,10 @@ class Roots:
     shared: dict[str, Tensor]
     state: dict[str, Tensor]
     plans: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out the plans, which belong to this process."""
+        return {**self.__dict__, "plans": {}}
 
     def __len__(self) -> int:
         """The number of roots."""

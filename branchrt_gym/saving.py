@@ -170,6 +170,11 @@ def save(frontier: Frontier, path: str | os.PathLike[str]) -> None:
     snapshot = Snapshot.take(frontier)
     tensors = {name: value.detach().cpu().contiguous() for name, value in snapshot.tensors.items()}
     target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        raise ValueError(
+            f"`path` is {str(path)!r}, which is no regular file; expected one to write or to "
+            "replace"
+        )
     part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     handle = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
     try:

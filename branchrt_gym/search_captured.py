@@ -48,7 +48,8 @@ class CapturedBeam:
     ) -> None:
         """Allocates, compiles and, on a CUDA device, captures."""
         self.env = env
-        self.roots = replace(roots, plans={})  # which keeps this plan; no circle
+        # Without the plans, which keep this one; and what the graph reads stays alive.
+        self.roots = replace(roots, plans={}, state=dict(roots.state), shared=dict(roots.shared))
         self.depth = depth
         self.rng, self.stop_solved = rng, stop_solved
         self.note: str | None = None
@@ -80,6 +81,8 @@ class CapturedBeam:
 
     def run(self) -> None:
         """Searches; no host synchronisation."""
+        spread = self.context_index.view(len(self.roots), -1)
+        spread.copy_(self.roots.context_index[:, None])
         if self._graph is None:
             self._levels()
         else:

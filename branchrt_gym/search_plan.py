@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Literal, Protocol, get_args
 
+import torch
+from torch import Tensor
+
 from branchrt_gym.checked import CheckedEnv
 from branchrt_gym.memory import naming_memory
 from branchrt_gym.policies import Beam, BestFirst
@@ -56,7 +59,7 @@ def plan_search(
     """Makes a plan, or takes the one that these roots were searched with before.
 
     A plan is kept with its roots, whose tensors it reads where they are: writing into them is
-    seen, and new roots have plans of their own.
+    seen, and new tensors have plans of their own. One thread at a time may search the same roots.
 
     Args:
         env: The rules. They must not change between searches.
@@ -85,7 +88,8 @@ def plan_search(
             continue
         reason = unfit(env, device, policy, depth, fused=name == "fused")
         if reason is None:
-            key = (name, id(env.rules), policy, depth, rng, stop_solved, compiled)
+            held = _check_roots(env, roots)
+            key = (name, id(env.rules), held, policy, depth, rng, stop_solved, compiled)
             if key not in roots.plans:
                 while len(roots.plans) >= KEPT:
                     roots.plans.pop(next(iter(roots.plans)))
@@ -108,3 +112,25 @@ def plan_search(
         raise ValueError(f"`tier` is {tier!r}, but this search does not fit it ({note})")
     _log.warning("search runs in the eager tier (%s)", note)
     return None, note
+
+
+def _check_roots(env: CheckedEnv, roots: Roots) -> tuple[int, ...]:
+    """Returns where the roots' tensors lie; kernels read them without looking at their layout."""
+    count = len(roots)
+    wanted: dict[str, tuple[Tensor, torch.dtype, tuple[int, ...]]] = {
+        "key": (roots.key, torch.int64, (count,)),
+        "context_index": (roots.context_index, torch.int64, (count,)),
+    }
+    for name, field in env.contract.of("branch").items():
+        wanted[name] = (roots.state[name], field.dtype, (count, *field.shape))
+    for name, field in env.contract.of("shared").items():
+        rows = roots.shared[name].shape[:1] if field.per_context else ()
+        wanted[name] = (roots.shared[name], field.dtype, (*rows, *field.shape))
+    for name, (given, dtype, shape) in wanted.items():
+        if given.dtype != dtype or tuple(given.shape) != shape or not given.is_contiguous():
+            raise ValueError(
+                f"`{name}` of the roots is {given.dtype} of shape {tuple(given.shape)} and strides "
+                f"{given.stride()}; expected contiguous {dtype} of shape {shape}, as `make_roots` "
+                "makes them"
+            )
+    return tuple(given.data_ptr() for given, _, _ in wanted.values())

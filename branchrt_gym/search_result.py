@@ -14,7 +14,7 @@ from branchrt_gym.contract import Branches
 from branchrt_gym.kernels import fold
 from branchrt_gym.roots import Roots
 from branchrt_gym.seeding import Rng, fork_key
-from branchrt_gym.slots import Slots, read_array
+from branchrt_gym.slots import Slots, read_ids
 from branchrt_gym.trajectories import Trajectories
 
 __all__ = ["NO_CHOICE", "Population", "SearchResult", "carried", "read_choice"]
@@ -66,7 +66,7 @@ class Population:
         return Population(**{"key": None, **copies, "state": state})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SearchResult:
     """What a search found.
 
@@ -116,8 +116,7 @@ class SearchResult:
         """
         ids = self.branch_id
         if branch_ids is not None:
-            ids = read_array("branch_ids", branch_ids, ids.device, "integers of shape (B,)")
-            ids = ids.to(torch.int64)
+            ids = read_ids(branch_ids, ids.device)
         level, root, place = self._locate(ids)
         actions = torch.full((ids.shape[0], self.levels), -1, device=ids.device)
         for step in reversed(range(self.levels)):

@@ -68,6 +68,23 @@ def read_array(name: str, given: Any, device: torch.device, expected: str) -> Te
     return torch.from_numpy(array).to(device)
 
 
+def read_ids(branch_ids: Any, device: torch.device) -> Tensor:
+    """Reads branch ids as `[B] int64`.
+
+    Raises:
+        TypeError: If they are not integers of one dimension.
+    """
+    ids = read_array("branch_ids", branch_ids, device, "integers of shape (B,)")
+    if ids.shape == (0,):
+        ids = ids.to(torch.int64)
+    if ids.ndim != 1 or ids.dtype.is_floating_point or ids.dtype == torch.bool:
+        raise TypeError(
+            f"`branch_ids` is {ids.dtype} of shape {tuple(ids.shape)}; expected integers of "
+            "shape (B,)"
+        )
+    return ids.to(torch.int64)
+
+
 def read_slots(
     given: Slots, name: str, num_slots: int, device: torch.device, check: bool
 ) -> Tensor:

@@ -62,6 +62,8 @@ class Trajectories:
             `values: [B, L]`, zeros behind the end, `L` the longest; `mask: [B, L] bool`, True for
             the values; `step: [B, L] int64`, the step each came from, `T` behind the end.
         """
+        if name not in self.log:
+            raise ValueError(f"`name` is {name!r}; expected a log field of {sorted(self.log)}")
         rows = self.log[name]
         if rows.ndim != 3 or count.shape != self.mask.shape:
             raise ValueError(
@@ -69,13 +71,19 @@ class Trajectories:
                 f"(B, T, W) and (B, T), of which (B, T) is {tuple(self.mask.shape)}"
             )
         steps, wide = rows.shape[1:]
+        wrong = (count < 0) | (count > wide)
+        if count.dtype.is_floating_point or bool((wrong & self.mask).any()):
+            raise ValueError(
+                f"`count` is {count.dtype} and {count[self.mask].tolist()[:8]}; expected ints in "
+                f"0 … {wide}, the width of `{name}`"
+            )
         kept = torch.arange(wide, device=rows.device) < (count * self.mask)[:, :, None]
         kept, flat = kept.flatten(1), rows.flatten(1)
         length = kept.sum(1)
         longest = int(length.max()) if length.numel() else 0
         order = torch.argsort((~kept).to(torch.uint8), dim=1, stable=True)[:, :longest]
         mask = torch.arange(longest, device=rows.device) < length[:, None]
-        values = torch.where(mask, flat.gather(1, order), 0)
+        values = flat.gather(1, order).masked_fill(~mask, 0)
         return values, mask, torch.where(mask, order // max(wide, 1), steps)
 
 

@@ -70,9 +70,9 @@ def test_packed_against_lists(counts):
     steps = max(map(len, counts))
     spoken = frontier().trajectories([0])
     values = np.arange(len(counts) * steps * 4).reshape(len(counts), steps, 4)
-    count = np.array([row + [3] * (steps - len(row)) for row in counts])
+    count = np.array([row + [3] * (steps - len(row)) for row in counts], int)
     count = count.reshape(len(counts), steps)
-    mask = np.array([[place < len(row) for place in range(steps)] for row in counts])
+    mask = np.array([[place < len(row) for place in range(steps)] for row in counts], bool)
     fields = {**vars(spoken), "mask": torch.from_numpy(mask.reshape(len(counts), steps))}
     paths = type(spoken)(**{**fields, "log": {"tokens": torch.from_numpy(values)}})
     packed, here, step = paths.packed("tokens", torch.from_numpy(count))
@@ -107,3 +107,35 @@ def test_a_log_that_does_not_fit_changes_nothing(log, text):
 def test_a_policy_for_search_alone_is_refused():
     with pytest.raises(TypeError, match="expands every live branch"):
         branch_step(frontier(), speak, keep_all, BestFirst(3))
+
+
+def test_counts_and_names_are_checked():
+    spoken = frontier()
+    branch_step(spoken, speak, keep_all)
+    paths = spoken.trajectories(spoken.branch_id[spoken.live])
+    count = paths.log["count"]
+    for wrong in (count + 3, count - 3, count.double()):
+        with pytest.raises(ValueError, match=r"expected ints in\s0 … 3"):
+            paths.packed("tokens", wrong)
+    with pytest.raises(ValueError, match="expected a log field"):
+        paths.packed("words", count)
+
+
+@pytest.mark.parametrize("make", [torch.tensor, np.array])
+def test_payloads_may_be_rows_of_an_array(make):
+    spoken = Frontier(8, 2, lineage_capacity=100)
+    spoken.start(seed=0, payloads=["a", "b"])
+    turn = Expansion([0, 0], make([[1, 2], [3, 4]]), [0.0, 0.0], [False, False])
+    branch_step(spoken, lambda batch: turn, lambda batch: Verdicts([True, False], [0, 0]), Beam(2))
+    assert spoken.solved.tolist() == [True, False]
+    assert [list(map(int, spoken.payloads[0])), spoken.payloads[1:]] == [[1, 2], [None] * 7]
+
+
+@pytest.mark.parametrize("payloads", ["xy", {0: "a", 1: "b"}, 7])
+def test_payloads_that_are_no_sequence_change_nothing(payloads):
+    spoken = Frontier(8, 2, lineage_capacity=100)
+    spoken.start(seed=0, payloads=["a", "b"])
+    turn = Expansion([0, 0], payloads, [0.0, 0.0], [False, False])
+    with pytest.raises(TypeError, match="`payloads` of the expansion"):
+        branch_step(spoken, lambda batch: turn, keep_all)
+    assert spoken.payloads[:2] == ["a", "b"] and spoken.live.sum() == 2

@@ -103,3 +103,21 @@ def test_a_missing_device_is_named():
         pytest.skip("this machine has a CUDA device")
     with pytest.raises(ValueError, match="`device`"):
         search(DeepTree(width=97), 2, Beam(2), 3, device="cuda")
+
+
+@pytest.mark.parametrize("ids", [[0.5], [[0]], 0, [True]])
+def test_ids_that_are_no_list_of_integers(ids):
+    result = search(DeepTree(width=97, depth=3), 2, Beam(2), 3)
+    with pytest.raises(TypeError, match="`branch_ids`"):
+        result.trajectories(ids)
+
+
+def test_a_narrow_score_is_refused():
+    class Narrow(DeepTree):
+        def __init__(self):
+            super().__init__(width=97)
+            fields = {**self.contract.fields, "score": branch((), torch.int16)}
+            self.contract = Contract(fields)
+
+    with pytest.raises(ValueError, match=r"ranks by torch\.int32 or torch\.int64"):
+        search(Narrow(), 2, Beam(2), 3)

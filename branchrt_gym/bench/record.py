@@ -98,8 +98,13 @@ def append_row(path: str | os.PathLike[str], row: Mapping[str, Any]) -> None:
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     line = json.dumps(row, default=_plain, ensure_ascii=False, allow_nan=False)
-    with target.open("a", encoding="utf-8") as file:
-        file.write(line + "\n")
+    with target.open("a+b") as file:
+        file.seek(0, os.SEEK_END)
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            torn = file.read(1) != b"\n"  # a line that a crash cut off stays a line of its own
+            file.write(b"\n" * torn)
+        file.write(f"{line}\n".encode())
 
 
 def plain(row: Mapping[str, Any]) -> dict[str, Any]:

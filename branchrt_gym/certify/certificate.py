@@ -105,12 +105,25 @@ class Certificate:
         return json.dumps(record, indent=1) + "\n"
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the certificate; a reader sees the old file or the new one, never a part."""
-        target = Path(path)
+        """Writes the certificate; a reader sees the old file or the new one, never a part.
+
+        Raises:
+            ValueError: If `path` is there and no regular file.
+        """
+        target = Path(os.path.realpath(path))
+        if target.exists() and not target.is_file():
+            raise ValueError(
+                f"`path` is {str(path)!r}, which is no regular file; expected one to write or to "
+                "replace"
+            )
         target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(f".{target.name}.{os.getpid()}")
-        part.write_text(self.to_json(), encoding="utf-8")
-        os.replace(part, target)
+        try:
+            part.write_text(self.to_json(), encoding="utf-8")
+            os.replace(part, target)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
 
     @classmethod
     def from_json(cls, text: str) -> Certificate:

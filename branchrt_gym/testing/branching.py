@@ -177,7 +177,8 @@ def expansion(subject: Subject) -> Iterator[str]:
             return
         order = int(np.flatnonzero(parents == mother[0])[0])
         places.append(order * count + int(taken[row, 0]) - low)
-        if earned[row, 0] != reward[places[-1]] or done[places[-1]]:
+        same = np.array_equal(earned[row, :1], reward[places[-1:]], equal_nan=True)
+        if not same or done[places[-1]]:
             yield (
                 f"slot {slot}, action {taken[row, 0]} in slot {mother[0]}, earned "
                 f"{earned[row, 0]}; child {places[-1]} has reward {reward[places[-1]]} and done "

@@ -114,7 +114,7 @@ def trajectories(subject: Subject) -> Iterator[str]:
                     at = f"{where}, step {place + 1} of {length}"
                     if found := difference(act, taken, name="action", slots=False):
                         yield f"{at}: {found} as taken"
-                    if float(reward[row, place]) != earned:
+                    if not np.array_equal(float(reward[row, place]), earned, equal_nan=True):
                         yield f"{at}: reward is {reward[row, place]}, against {earned} as earned"
                 ended = tuple(bool(flag[row]) for flag in flags)
                 if ended != ends[branch]:

@@ -1,5 +1,8 @@
 """The fused and captured forms of `search` against the eager tier, in Triton's interpreter."""
 
+import pickle
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -238,3 +241,65 @@ def test_plans_are_kept_for_what_they_were_made_for():
 def test_a_tier_that_does_not_fit_is_refused(env, policy, tier, text):
     with pytest.raises(ValueError, match=text):
         search(env, 2, policy, 3, tier=tier, device="cpu")
+
+
+class Strided(DeepTree):
+    """Returns columns of one tensor, and a number expanded, as an author may."""
+
+    def initial(self, shared, context_index, keys):
+        fields = super().initial(shared, context_index, keys)
+        return {
+            "score": torch.zeros((), dtype=torch.int32).expand(len(keys)),
+            "position": torch.stack([fields["position"], fields["score"]], 1)[:, 0],
+        }
+
+
+@needs_interpreter
+def test_what_an_author_returns_need_not_be_contiguous():
+    env = Strided(width=97, depth=4)
+    for policy in (Beam(2), BestFirst(5, 3)):
+        eager, fused = search(env, 3, policy, 4), search(env, 3, policy, 4, tier="fused")
+        assert torch.equal(eager.population.branch_id, fused.population.branch_id)
+        assert torch.equal(eager.score, fused.score)
+
+
+@needs_interpreter
+def test_roots_that_kernels_could_not_read_are_refused():
+    env = DeepTree(width=97, depth=4)
+    roots = make_roots(env, 4)
+    wrong = replace(roots, state={**roots.state, "score": roots.state["score"].long()})
+    with pytest.raises(ValueError, match=r"`score` of the roots is torch\.int64"):
+        search(env, wrong, Beam(2), 4, tier="fused")
+    spread = torch.stack([roots.key, roots.key], 1)[:, 0]
+    with pytest.raises(ValueError, match=r"`key` of the roots .* strides"):
+        search(env, replace(roots, key=spread), Beam(2), 4, tier="fused")
+
+
+@needs_interpreter
+def test_roots_are_pickled_without_plans_and_compared_by_identity():
+    env = DeepTree(width=97, depth=4)
+    roots = make_roots(env, 2)
+    search(env, roots, Beam(2), 4, tier="fused")
+    copy = pickle.loads(pickle.dumps(roots))
+    assert roots.plans and copy.plans == {} and torch.equal(copy.key, roots.key)
+    assert roots == roots and roots != copy
+
+
+@needs_interpreter
+def test_new_tensors_in_the_roots_are_seen():
+    env = CheckedEnv(DeepTree(width=97, depth=3))
+    roots = make_roots(env, 2)
+    plan = CapturedBeam(env, roots, 2, 3, "split", True)
+    roots.context_index.copy_(torch.tensor([1, 0]))
+    plan.run()
+    assert differences(plan.found(), beam(env, roots, 2, 3, "split", True)) == []
+    search(env, roots, Beam(2), 3, tier="fused")
+    roots.state["position"] = roots.state["position"] + 1
+    fused = search(env, roots, Beam(2), 3, tier="fused")
+    assert torch.equal(fused.score, search(env, roots, Beam(2), 3).score)
+
+
+def test_a_search_under_inference_mode():
+    with torch.inference_mode():
+        result = search(DeepTree(width=97, depth=5), 3, Beam(4), 5)
+    assert torch.equal(result.score, search(DeepTree(width=97, depth=5), 3, Beam(4), 5).score)
