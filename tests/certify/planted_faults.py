@@ -35,8 +35,8 @@ def wrap(patch, owner, name, wrapper):
 def children_reversed(patch):
     """`branch_step` gives the children of each parent from the last action to the first."""
 
-    def reverse(real, frontier, env, parents, rng):
-        made = real(frontier, env, parents, rng)
+    def reverse(real, frontier, env, *rest):
+        made = real(frontier, env, *rest)
         count = expansion.num_actions(env)
 
         def turned(values):
