@@ -41,7 +41,7 @@ def test_roots_that_do_not_fit():
 def test_a_search_that_does_not_fit_leaves_no_plan(monkeypatch):
     pytest.importorskip("triton")
     env = DeepTree(width=97, depth=3)
-    roots = make_roots(env, 3)
+    roots = make_roots(env, 3, device="cuda" if torch.cuda.is_available() else "cpu")
 
     def refuse(*arguments):
         raise torch.OutOfMemoryError(TORCH)

@@ -108,7 +108,9 @@ def certify(
 
 def _with_tier(registration: Registration, row: Row, tier: str | None = None) -> Row:
     """Gives a search its tier, or deals one out; one that does not fit runs in eager torch."""
-    tier = ("fused", "captured", "eager")[row.number % 3] if tier is None else tier
+    if tier is None:
+        most = row.num_roots * int(row.settings.get("beam", 0)) > matrices.MILLION
+        tier = "fused" if most else ("fused", "captured", "eager")[row.number % 3]
     if row.kind != "search" or tier == "eager":
         return row
     env = CheckedEnv(registration.env_class(**registration.kwargs, **row.parameters))
@@ -138,10 +140,13 @@ def _run(registration: Registration, rows: Sequence[Row], jobs: int) -> Iterator
 def run_row(registration: Registration, row: Row) -> RowResult:
     """Runs one row: both sides, compared."""
     start = time.perf_counter()
-    run = _run_search if row.kind == "search" else _run_population
-    comparison = run(registration, row)
+    tier = row.tier
+    if row.kind == "search":
+        comparison = _run_search(registration, row)
+    else:
+        comparison, tier = _run_population(registration, row)
     return RowResult(
-        row=row,
+        row=replace(row, tier=tier),
         comparisons=comparison.compared,
         mismatches=int(comparison.difference is not None),
         seconds=time.perf_counter() - start,
@@ -149,7 +154,7 @@ def run_row(registration: Registration, row: Row) -> RowResult:
     )
 
 
-def _run_population(registration: Registration, row: Row) -> Comparison:
+def _run_population(registration: Registration, row: Row) -> tuple[Comparison, str]:
     parameters = {**registration.kwargs, **row.parameters}
     settings = row.settings
     rules = registration.env_class(**parameters)
@@ -162,7 +167,8 @@ def _run_population(registration: Registration, row: Row) -> Comparison:
         autoreset_mode=mode,
         output=settings["output"],
         device=row.device,
-        record_lineage=True,
+        # On a GPU steps without a lineage run as one kernel, if there is one.
+        record_lineage=row.device == "cpu" or row.num_envs > row.num_roots,
         max_episode_steps=settings["max_episode_steps"],
     )
     model = ScalarPopulation(
@@ -176,7 +182,8 @@ def _run_population(registration: Registration, row: Row) -> Comparison:
     )
     chance = Chance(model, settings["seed"], settings["rng"], settings["steps"])
     try:
-        return compare_program(envs, model, PROGRAMS[settings["program"]](model, chance))
+        comparison = compare_program(envs, model, PROGRAMS[settings["program"]](model, chance))
+        return comparison, envs.step_tier or "eager"
     finally:
         envs.close()
 

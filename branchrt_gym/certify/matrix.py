@@ -18,6 +18,7 @@ __all__ = ["MATRICES", "Row", "pairwise", "rows"]
 
 CONSTRUCTOR = "parameter."  # prefix of the dimensions that vary the environment's constructor
 MILLION = 1 << 20
+FUSED_CHILDREN = 4096  # of a root in a level, at most, in one kernel
 
 Dimensions = Mapping[str, Sequence[Any]]
 
@@ -91,7 +92,8 @@ class Row:
         parameters: Constructor parameters of the environment and of its oracle.
         settings: The other dimensions; see `POPULATION` and `SEARCH`.
         device: A torch device.
-        tier: The tier of a search: `"eager"`, `"captured"` or `"fused"`.
+        tier: The tier of a search, `"eager"`, `"captured"` or `"fused"`; of a population the one
+            that its last step ran in, known when it has run.
     """
 
     number: int
@@ -135,7 +137,7 @@ def rows(
 
     Every pair of dimension values is covered; random rows fill up to the matrix's number, every
     third of them a search. `"full"` has larger values of everything, the parameters in
-    `registration.full` among them, and two rows with a million branches: see `_millions`.
+    `registration.full` among them, and rows with millions of branches: see `_millions`.
 
     Raises:
         ValueError: For a matrix that this version does not have.
@@ -158,7 +160,7 @@ def rows(
         for values in pairwise(dimensions[kind], seed)
     ]
     if matrix == "full":
-        found = [*_millions(rules, "search" in dimensions), *found]
+        found = [*_millions(rules, "search" in dimensions, device), *found]
     chance = np.random.default_rng(3)
     while len(found) < chosen.rows:
         kind = "search" if "search" in dimensions and len(found) % 3 == 0 else "population"
@@ -166,11 +168,14 @@ def rows(
     return tuple(_row(number, *each, device) for number, each in enumerate(found))
 
 
-def _millions(rules: BranchEnv, searches: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+def _millions(
+    rules: BranchEnv, searches: bool, device: str
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields rows with a million branches, of the environment with its default parameters.
 
     One `fork` call makes a million children. A search keeps so many of each root that, where
-    branches have not ended by then, its last level makes a million too.
+    branches have not ended by then, its last level makes a million too. On a GPU another one
+    makes sixteen million, as many of each root as the fused tier takes.
     """
     shared = {"sharing": "pairs", "rng": "split", "seed": 11}
     yield (
@@ -188,11 +193,14 @@ def _millions(rules: BranchEnv, searches: bool) -> Iterator[tuple[str, dict[str,
     )
     actions = int(getattr(rules.single_action_space, "n", 1))
     if searches and actions > 1:
-        roots = 64
-        beam = -(-MILLION // (roots * actions))
-        levels = 1 + math.ceil(math.log(beam, actions))
-        sizes = {"roots": roots, "beam": beam, "levels": levels}
-        yield "search", {**shared, **sizes, "budget": None, "stop_solved": False}
+        sizes = [(64, MILLION)]
+        if device != "cpu":
+            sizes.append((16 * MILLION // FUSED_CHILDREN, 16 * MILLION))
+        for roots, children in sizes:
+            beam = -(-children // (roots * actions))
+            levels = 1 + math.ceil(math.log(beam, actions))
+            size = {"roots": roots, "beam": beam, "levels": levels}
+            yield "search", {**shared, **size, "budget": None, "stop_solved": False}
 
 
 def pairwise(dimensions: Dimensions, seed: int) -> list[dict[str, Any]]:

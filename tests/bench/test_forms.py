@@ -67,7 +67,8 @@ def _choices(sizes):
 def test_the_forms_in_triton_find_the_same():
     pytest.importorskip("triton", reason="these forms need Triton")
     sizes = Sizes(2, 256, 8, 4, 3)
-    found = compare_forms(sizes, seeds=1, repetitions=1, device="cpu", names=TRITON)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    found = compare_forms(sizes, seeds=1, repetitions=1, device=device, names=TRITON)
     assert found.equal and not any(form.not_run for form in found.forms.values())
     compared = {name: form.mismatches for name, form in found.forms.items()}
     assert compared["chase"] is None and compared["floor"].compared == 2 * 8 * 2

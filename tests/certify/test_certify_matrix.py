@@ -71,6 +71,14 @@ def test_full_starts_with_a_million_children(known):
     assert actions ** (levels - 1) >= beam  # so many are held before the last level
 
 
+@pytest.mark.parametrize("known", registrations().values(), ids=lambda known: known.id)
+def test_on_a_gpu_a_search_makes_sixteen_million(known):
+    search = rows(known, "full", device="cuda")[2]
+    beam, roots = search.settings["beam"], search.num_roots
+    actions = int(known.env_class(**known.kwargs).single_action_space.n)
+    assert roots * beam * actions >= 16 * MILLION and beam * actions <= 4096 + actions
+
+
 def test_deep_tree_is_certified_at_full_width_too():
     wide = [
         row for row in rows(registrations()["branchrt/DeepTree-v0"])

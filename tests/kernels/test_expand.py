@@ -164,7 +164,8 @@ def everything(frontier):
         **{name: values[taken] for name, values in frontier.state.items()},
         **{f"entry {name}": values[:count] for name, values in lineage.columns.items()},
         "next_id": frontier.next_id,
-        "used": torch.tensor(lineage.used),
+        # On a GPU an upper bound, which depends on what was made room for.
+        "used": torch.tensor(count if frontier.device.type == "cuda" else lineage.used),
         "solved": frontier.solved,
     }
 

@@ -1,7 +1,11 @@
-"""The fused and captured forms of `search` against the eager tier, in Triton's interpreter."""
+"""The fused and captured forms of `search` against the eager tier.
+
+On the GPU if there is one, else in Triton's interpreter.
+"""
 
 import pickle
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -30,9 +34,8 @@ from branchrt_gym.search_captured import CapturedBeam
 from branchrt_gym.search_eager import beam, best_first
 from branchrt_gym.search_fused import FusedBeam, FusedBestFirst
 
-needs_interpreter = pytest.mark.skipif(
-    torch.cuda.is_available(), reason="Triton interprets only where there is no GPU"
-)
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+roots_of = partial(make_roots, device=DEVICE)
 
 
 @triton.jit
@@ -124,33 +127,30 @@ RULES = {
 }
 
 
-@needs_interpreter
 @pytest.mark.parametrize("stop_solved", [True, False])
 @pytest.mark.parametrize("width", [1, 3, 8])
 @pytest.mark.parametrize("rules", RULES)
 def test_fused_equals_eager(rules, width, stop_solved):
     for rng, seed in (("split", 0), ("shared", 7)):
         env = CheckedEnv(RULES[rules]())
-        roots = make_roots(env, range(seed, seed + 3), num_contexts=2)
+        roots = roots_of(env, range(seed, seed + 3), num_contexts=2)
         plan = FusedBeam(env, roots, width, 5, rng, stop_solved)
         plan.run()
         expected = beam(env, roots, width, 5, rng, stop_solved)
         assert differences(plan.found(), expected) == []
 
 
-@needs_interpreter
 @pytest.mark.parametrize(("width", "fanout"), [(11, 3), (20, 5)])
 def test_fused_of_more_children_than_a_warp(width, fanout):
     for stop_solved in (True, False):
         for start in (0, -(2**31)):
             env = CheckedEnv(Dice(fanout=fanout, start=start))
-            roots = make_roots(env, 1)
+            roots = roots_of(env, 1)
             plan = FusedBeam(env, roots, width, 4, "split", stop_solved)
             plan.run()
             assert differences(plan.found(), beam(env, roots, width, 4, "split", stop_solved)) == []
 
 
-@needs_interpreter
 @pytest.mark.parametrize("stop_solved", [True, False])
 @pytest.mark.parametrize(
     ("rules", "width"),
@@ -164,7 +164,7 @@ def test_fused_of_more_children_than_a_warp(width, fanout):
 def test_levels_of_the_captured_form_equal_eager(rules, width, stop_solved):
     for rng in ("split", "shared"):
         env = CheckedEnv(rules())
-        roots = make_roots(env, 3, num_contexts=2)
+        roots = roots_of(env, 3, num_contexts=2)
         plan = CapturedBeam(env, roots, width, 4, rng, stop_solved)
         expected = beam(env, roots, width, 4, rng, stop_solved)
         for _ in range(2):  # the second overwrites what the first left
@@ -172,35 +172,35 @@ def test_levels_of_the_captured_form_equal_eager(rules, width, stop_solved):
             assert differences(plan.found(), expected) == []
 
 
-@needs_interpreter
 @pytest.mark.parametrize("stop_solved", [True, False])
 @pytest.mark.parametrize("width", [1, 4, 29])
 @pytest.mark.parametrize("rules", ["deep", "dice", "dice, lowest scores", "dice, 64 bits"])
 def test_fused_best_first_equals_eager(rules, width, stop_solved):
     for rng, budget, depth in (("split", 9, 3), ("shared", 5, 9)):
         env = CheckedEnv(RULES[rules]())
-        roots = make_roots(env, range(5, 8), num_contexts=2)
+        roots = roots_of(env, range(5, 8), num_contexts=2)
         plan = FusedBestFirst(env, roots, BestFirst(budget, width), depth, rng, stop_solved)
         plan.run()
         expected = best_first(env, roots, width, budget, depth, rng, stop_solved)
         assert differences(plan.found(), expected) == []
 
 
-@needs_interpreter
 def test_fused_best_first_of_more_candidates_than_a_warp():
     env = CheckedEnv(Dice(fanout=5))
-    roots = make_roots(env, 2)
+    roots = roots_of(env, 2)
     plan = FusedBestFirst(env, roots, BestFirst(11, 40), 9, "split", False)
     plan.run()
     expected = best_first(env, roots, 40, 11, 9, "split", False)
     assert differences(plan.found(), expected) == []
 
 
-@needs_interpreter
 def test_search_says_which_tier_ran():
     env = DeepTree(width=97, depth=4)
-    roots = make_roots(env, 3)
-    eager, fused = search(env, roots, Beam(4), 4), search(env, roots, Beam(4), 4, tier="fused")
+    roots = roots_of(env, 3)
+    eager, fused = (
+        search(env, roots, Beam(4), 4, tier="eager"),
+        search(env, roots, Beam(4), 4, tier="fused"),
+    )
     assert (eager.tier, eager.note) == ("eager", None)
     assert (fused.tier, fused.note) == ("fused", None)
     assert torch.equal(eager.score, fused.score)
@@ -212,18 +212,19 @@ def test_search_says_which_tier_ran():
     )
 
 
-@needs_interpreter
 def test_plans_are_kept_for_what_they_were_made_for():
     env = DeepTree(width=97, depth=4)
-    roots = make_roots(env, 3)
+    roots = roots_of(env, 3)
     for width in (1, 2, 3, 4, 5):
         search(env, roots, Beam(width), 4, tier="fused")
     assert len(roots.plans) == 4
     other = search(DeepTree(width=97, depth=4, value_range=7), roots, Beam(5), 4, tier="fused")
-    assert torch.equal(other.score, search(env, roots, Beam(5), 4).score)  # the same contexts
+    assert torch.equal(
+        other.score, search(env, roots, Beam(5), 4, tier="eager").score
+    )  # the same contexts
     roots.state["position"].add_(1)  # read where it is
     moved = search(env, roots, Beam(5), 4, tier="fused")
-    assert torch.equal(moved.score, search(env, roots, Beam(5), 4).score)
+    assert torch.equal(moved.score, search(env, roots, Beam(5), 4, tier="eager").score)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +241,7 @@ def test_plans_are_kept_for_what_they_were_made_for():
 )
 def test_a_tier_that_does_not_fit_is_refused(env, policy, tier, text):
     with pytest.raises(ValueError, match=text):
-        search(env, 2, policy, 3, tier=tier, device="cpu")
+        search(env, 2, policy, 3, tier=tier, device="cpu" if text == "CUDA" else DEVICE)
 
 
 class Strided(DeepTree):
@@ -254,19 +255,19 @@ class Strided(DeepTree):
         }
 
 
-@needs_interpreter
 def test_what_an_author_returns_need_not_be_contiguous():
     env = Strided(width=97, depth=4)
     for policy in (Beam(2), BestFirst(5, 3)):
-        eager, fused = search(env, 3, policy, 4), search(env, 3, policy, 4, tier="fused")
+        eager, fused = (
+            search(env, 3, policy, 4, tier=tier, device=DEVICE) for tier in ("eager", "fused")
+        )
         assert torch.equal(eager.population.branch_id, fused.population.branch_id)
         assert torch.equal(eager.score, fused.score)
 
 
-@needs_interpreter
 def test_roots_that_kernels_could_not_read_are_refused():
     env = DeepTree(width=97, depth=4)
-    roots = make_roots(env, 4)
+    roots = roots_of(env, 4)
     wrong = replace(roots, state={**roots.state, "score": roots.state["score"].long()})
     with pytest.raises(ValueError, match=r"`score` of the roots is torch\.int64"):
         search(env, wrong, Beam(2), 4, tier="fused")
@@ -275,20 +276,18 @@ def test_roots_that_kernels_could_not_read_are_refused():
         search(env, replace(roots, key=spread), Beam(2), 4, tier="fused")
 
 
-@needs_interpreter
 def test_roots_are_pickled_without_plans_and_compared_by_identity():
     env = DeepTree(width=97, depth=4)
-    roots = make_roots(env, 2)
+    roots = roots_of(env, 2)
     search(env, roots, Beam(2), 4, tier="fused")
     copy = pickle.loads(pickle.dumps(roots))
     assert roots.plans and copy.plans == {} and torch.equal(copy.key, roots.key)
     assert roots == roots and roots != copy
 
 
-@needs_interpreter
 def test_new_tensors_in_the_roots_are_seen():
     env = CheckedEnv(DeepTree(width=97, depth=3))
-    roots = make_roots(env, 2)
+    roots = roots_of(env, 2)
     plan = CapturedBeam(env, roots, 2, 3, "split", True)
     roots.context_index.copy_(torch.tensor([1, 0]))
     plan.run()
@@ -296,10 +295,11 @@ def test_new_tensors_in_the_roots_are_seen():
     search(env, roots, Beam(2), 3, tier="fused")
     roots.state["position"] = roots.state["position"] + 1
     fused = search(env, roots, Beam(2), 3, tier="fused")
-    assert torch.equal(fused.score, search(env, roots, Beam(2), 3).score)
+    assert torch.equal(fused.score, search(env, roots, Beam(2), 3, tier="eager").score)
 
 
 def test_a_search_under_inference_mode():
+    env = DeepTree(width=97, depth=5)
     with torch.inference_mode():
-        result = search(DeepTree(width=97, depth=5), 3, Beam(4), 5)
-    assert torch.equal(result.score, search(DeepTree(width=97, depth=5), 3, Beam(4), 5).score)
+        result = search(env, 3, Beam(4), 5, device=DEVICE)
+    assert torch.equal(result.score, search(env, 3, Beam(4), 5, device=DEVICE).score)
