@@ -72,6 +72,9 @@ def restart(frontier: Frontier, env: BranchEnv, slots: Tensor, num_contexts: int
         num_contexts: `C`, among which each episode's key draws.
     """
     rows, valid = frontier.rows_of(slots)
+    if valid is not None:
+        # Of `N` rows those beyond one for each root are not valid; nor is there room for them.
+        rows, valid = rows[: frontier.num_roots], valid[: frontier.num_roots]
     root = frontier.root.index_select(0, rows if valid is None else rows.clamp(min=0))
     episode = frontier.episode.index_select(0, root) + 1
     key = first_key(frontier.root_keys().index_select(0, root), episode)

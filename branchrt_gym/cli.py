@@ -133,6 +133,7 @@ def certify(
     given |= {} if tier is None else {"tier": tier}
     command = command_line("certify", env_id, **given)
     certificates = []
+    screen = console()
     with errors():
         module, _, name = env_id.rpartition(":")
         if module:
@@ -153,12 +154,11 @@ def certify(
                     show(f"{each} {row.title}", done, total)  # noqa: B023 - called in this turn
 
                 certificates.append(run(each, **given, progress=report))
+            for line in differences(certificates[-1:]):
+                screen.print(escape(line), soft_wrap=True)
             if out is not None:
                 _keep(certificates[-1], out, before)
-    screen = console()
     screen.print(certificates_table(certificates))
-    for line in differences(certificates):
-        screen.print(escape(line), soft_wrap=True)
     if not all(certificate.ok for certificate in certificates):
         raise typer.Exit(FAILED)
 

@@ -166,10 +166,27 @@ class CapturedBeam:
                 self._transition()
         except Exception as error:  # whatever the compiler raises: the search can do without it
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            self.note = f"the transition is not compiled ({reason})"
-            _log.warning("search: %s", self.note)
-            return plain
+            return self._uncompiled(plain, reason)
+        # A compiler's integers need not wrap as torch's do, so both search once.
+        if not all(map(torch.equal, self._searched(plain), self._searched(compiled))):
+            return self._uncompiled(plain, "torch.compile changes what it finds")
         return compiled
+
+    def _uncompiled(self, plain: Callable[..., Transition], reason: str) -> Callable[..., Any]:
+        self.note = f"the transition is not compiled ({reason})"
+        _log.warning("search: %s", self.note)
+        return plain
+
+    def _searched(self, transition: Callable[..., Transition]) -> list[Tensor]:
+        """Searches by a transition; returns copies of what it found."""
+        self.transition = transition
+        # A place that no branch has held yet is compared too.
+        written = [*self.parents.values(), self.word, self.choices, self.expanded, self.levels]
+        for values in written:
+            values.zero_()
+        with torch.no_grad():
+            self._levels()
+        return [values.clone() for values in written]
 
     def _capture(self, device: torch.device) -> None:
         with torch.cuda.device(device), torch.no_grad():

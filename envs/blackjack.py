@@ -127,11 +127,11 @@ class Blackjack(BranchEnv):
         sticks = action == STICK
         shoe = _shoe(branches.key)
         dealer = self._play_dealer(state["dealer"], shoe, sticks)
-        played = _draw_(shoe, FACES).add_(state["player"], alpha=FACES)
+        played = _add_(_draw_(shoe, FACES), state["player"], FACES)
         played.add_(action, alpha=HANDS * FACES)
         player = tables.play.index_select(0, played)
         over = tables.over.index_select(0, played)
-        pair = dealer.to(torch.int32).add_(player, alpha=HANDS)
+        pair = _add_(dealer.to(torch.int32), player, HANDS)
         score = tables.score.index_select(0, pair).mul_(over)
         return Transition(
             state={
@@ -202,7 +202,7 @@ class Blackjack(BranchEnv):
             if looks and dealt >= LIKELY_TRIPLES and not _still_draw(hand):
                 break
             cards = _draw_(rest, TRIPLES)
-            hand = deal.index_select(0, cards.add_(hand, alpha=TRIPLES))
+            hand = deal.index_select(0, _add_(cards, hand, TRIPLES))
         return dealer.index_copy(0, rows, hand) if looks else torch.where(draws, hand, dealer)
 
     def _tables_on(self, device: torch.device) -> Tables:
@@ -223,6 +223,12 @@ def _draw_(shoe: Tensor, sequences: int) -> Tensor:
     digit = shoe.mul_(sequences) >> FRACTION
     shoe.bitwise_and_(LOW_BITS)
     return digit
+
+
+def _add_(sums: Tensor, hand: Tensor, times: int) -> Tensor:
+    """Adds narrow integers that many times, in place."""
+    # Compiled for a GPU, torch multiplies in the dtype of the hand, which is too narrow for it.
+    return sums.add_(hand if _on_cpu(hand) else hand.to(sums.dtype), alpha=times)
 
 
 def _on_cpu(tensor: Tensor) -> bool:

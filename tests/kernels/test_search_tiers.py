@@ -100,6 +100,8 @@ def differences(found, expected):
     there = theirs.branch_id >= 0
     names = ("branch_id", "depth", "terminated", "truncated", "solved")
     wrong = [name for name in names if not torch.equal(getattr(ours, name), getattr(theirs, name))]
+    if ours.branch_id.shape != theirs.branch_id.shape:
+        return wrong
     wrong += ["score"] if not torch.equal(ours.score[there], theirs.score[there]) else []
     rows = there.flatten()
     columns = {**theirs.state, **({} if theirs.key is None else {"key": theirs.key})}
@@ -170,6 +172,23 @@ def test_levels_of_the_captured_form_equal_eager(rules, width, stop_solved):
         for _ in range(2):  # the second overwrites what the first left
             plan.run()
             assert differences(plan.found(), expected) == []
+
+
+@pytest.mark.parametrize("wrong", [True, False])
+def test_a_compiled_transition_that_differs_is_not_used(monkeypatch, wrong):
+    def compiled(function, **options):
+        def run(*arguments):
+            made = function(*arguments)
+            return made._replace(state={n: x + wrong for n, x in made.state.items()})
+
+        return run
+
+    env = CheckedEnv(DeepTree(width=97, depth=5))
+    plan = CapturedBeam(env, roots_of(env, 3), 4, 5, "split", True, compiled=False)
+    monkeypatch.setattr(torch, "compile", compiled)
+    chosen = plan._compile()
+    assert (chosen == env.rules.transition) is wrong
+    assert (plan.note is None) is not wrong and (not wrong or "changes what" in plan.note)
 
 
 @pytest.mark.parametrize("stop_solved", [True, False])
@@ -250,7 +269,7 @@ class Strided(DeepTree):
     def initial(self, shared, context_index, keys):
         fields = super().initial(shared, context_index, keys)
         return {
-            "score": torch.zeros((), dtype=torch.int32).expand(len(keys)),
+            "score": torch.zeros((), dtype=torch.int32, device=keys.device).expand(len(keys)),
             "position": torch.stack([fields["position"], fields["score"]], 1)[:, 0],
         }
 
