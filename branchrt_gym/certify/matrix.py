@@ -18,7 +18,6 @@ __all__ = ["MATRICES", "Row", "pairwise", "rows"]
 
 CONSTRUCTOR = "parameter."  # prefix of the dimensions that vary the environment's constructor
 MILLION = 1 << 20
-FUSED_CHILDREN = 4096  # of a root in a level, at most, in one kernel
 
 Dimensions = Mapping[str, Sequence[Any]]
 
@@ -175,7 +174,7 @@ def _millions(
 
     One `fork` call makes a million children. A search keeps so many of each root that, where
     branches have not ended by then, its last level makes a million too. On a GPU another one
-    makes sixteen million, as many of each root as the fused tier takes.
+    makes sixteen million, likewise, over all its levels.
     """
     shared = {"sharing": "pairs", "rng": "split", "seed": 11}
     yield (
@@ -193,13 +192,15 @@ def _millions(
     )
     actions = int(getattr(rules.single_action_space, "n", 1))
     if searches and actions > 1:
-        sizes = [(64, MILLION)]
+        roots = 64
+        beam = -(-MILLION // (roots * actions))
+        levels = 1 + math.ceil(math.log(beam, actions))
+        sizes = [{"roots": roots, "beam": beam, "levels": levels}]
         if device != "cpu":
-            sizes.append((16 * MILLION // FUSED_CHILDREN, 16 * MILLION))
-        for roots, children in sizes:
-            beam = -(-children // (roots * actions))
-            levels = 1 + math.ceil(math.log(beam, actions))
-            size = {"roots": roots, "beam": beam, "levels": levels}
+            roots, beam = 4096, 64
+            levels = math.ceil(math.log(beam, actions)) + 16 * MILLION // (roots * beam * actions)
+            sizes.append({"roots": roots, "beam": beam, "levels": levels})
+        for size in sizes:
             yield "search", {**shared, **size, "budget": None, "stop_solved": False}
 
 

@@ -74,9 +74,11 @@ def test_full_starts_with_a_million_children(known):
 @pytest.mark.parametrize("known", registrations().values(), ids=lambda known: known.id)
 def test_on_a_gpu_a_search_makes_sixteen_million(known):
     search = rows(known, "full", device="cuda")[2]
-    beam, roots = search.settings["beam"], search.num_roots
+    beam, levels = search.settings["beam"], search.settings["levels"]
     actions = int(known.env_class(**known.kwargs).single_action_space.n)
-    assert roots * beam * actions >= 16 * MILLION and beam * actions <= 4096 + actions
+    kept = [min(beam, actions**level) for level in range(levels)]
+    assert search.num_roots * sum(kept) * actions >= 16 * MILLION
+    assert beam * actions <= 4096  # so that it fits the fused tier
 
 
 def test_deep_tree_is_certified_at_full_width_too():
