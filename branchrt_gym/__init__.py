@@ -14,6 +14,7 @@ from branchrt_gym.contract import (
     TransitionKernel,
     branch,
     log,
+    paged,
     read_shared,
     shared,
 )
@@ -25,6 +26,7 @@ from branchrt_gym.envs.shared_counter import SharedCounter
 from branchrt_gym.envs.shared_counter_oracle import SharedCounterOracle
 from branchrt_gym.frontier import Frontier
 from branchrt_gym.oracle import Oracle
+from branchrt_gym.pages import NO_WRITE, Pages, PageWrites
 from branchrt_gym.policies import Beam, BestFirst
 from branchrt_gym.registry import register, registrations
 from branchrt_gym.roots import Roots, make_roots
@@ -41,6 +43,7 @@ __all__ = [
     "NO_BRANCH",
     "NO_ROOT",
     "NO_SLOT",
+    "NO_WRITE",
     "Batch",
     "Beam",
     "BestFirst",
@@ -54,6 +57,8 @@ __all__ = [
     "Field",
     "Frontier",
     "Oracle",
+    "PageWrites",
+    "Pages",
     "Roots",
     "SearchResult",
     "SharedCounter",
@@ -67,6 +72,7 @@ __all__ = [
     "load",
     "log",
     "make_roots",
+    "paged",
     "read_shared",
     "register",
     "registrations",

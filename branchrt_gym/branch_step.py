@@ -21,6 +21,7 @@ from branchrt_gym.expand_fused import FusedExpansion, fused_expansion
 from branchrt_gym.frontier import Frontier
 from branchrt_gym.kernels import fold
 from branchrt_gym.lineage import entry_flags
+from branchrt_gym.pages import PageWrites
 from branchrt_gym.policies import Policy
 from branchrt_gym.seeding import Rng, check_rng, fork_key
 from branchrt_gym.slots import DONE, FREE, LIVE, read_array
@@ -122,6 +123,7 @@ class _Children:
     state: dict[str, Tensor]
     log: dict[str, Tensor]
     payloads: Sequence[object]
+    pages: Mapping[str, PageWrites] = field(default_factory=dict)
 
 
 def num_actions(env: BranchEnv) -> int:
@@ -179,6 +181,7 @@ def branch_step(
     Raises:
         FrontierFullError: If the kept children do not fit; nothing is changed.
         LineageFullError: If the lineage cannot take them; nothing is changed.
+        PagePoolFullError: If a page pool cannot take what they write; nothing is changed.
         ValueError: For an expansion or verdicts that do not fit the batch.
     """
     check_rng(rng)
@@ -241,6 +244,8 @@ def branch_step(
             f"{frontier.num_slots} slots can take them; give a policy that keeps fewer, or make "
             "the frontier larger. Nothing was changed"
         )
+    pages = {name: writes.rows(kept) for name, writes in children.pages.items()}
+    tables = frontier.reserve_pages(pages, rows[kept], leaving)
     pruned = frontier.rows_of(childless)[0].shape[0]
     frontier.make_room(kept.shape[0] + pruned + more_entries)
     frontier.mark_pruned(childless)
@@ -262,6 +267,8 @@ def branch_step(
             "reward": children.reward[kept],
             **{name: values[kept] for name, values in children.log.items()},
         },
+        pages=pages,
+        tables=tables,
         payloads=[children.payloads[place] for place in kept.tolist()] if children.payloads else [],
     )
     return frontier, children.reward, done
@@ -309,6 +316,7 @@ def _expand(
         state=dict(step.state),
         log=dict(step.log),
         payloads=(),
+        pages=step.pages,
     )
 
 

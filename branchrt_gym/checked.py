@@ -20,6 +20,7 @@ from branchrt_gym.contract import (
     TransitionKernel,
 )
 from branchrt_gym.errors import ContractError
+from branchrt_gym.pages import NO_WRITE, PageWrites
 from branchrt_gym.structure import rest_action, rest_observation
 
 __all__ = ["CheckedEnv", "check_declaration"]
@@ -120,6 +121,7 @@ class CheckedEnv(BranchEnv):
         contract = self.rules.contract
         self._fields("transition", step.state, contract.of("branch"), count, "state")
         self._fields("transition", step.log, contract.of("log"), count, "log")
+        self._pages(step.pages, branches)
         _expect("transition", "reward", step.reward, self.rules.reward_dtype, (count,))
         for flag in ("terminated", "truncated", "solved"):
             _expect("transition", flag, getattr(step, flag), torch.bool, (count,))
@@ -151,6 +153,28 @@ class CheckedEnv(BranchEnv):
         """As `BranchEnv.render`."""
         return self.rules.render(shared, branch, mode)
 
+    def _pages(self, given: Mapping[str, PageWrites], branches: Branches) -> None:
+        """Checks what a transition writes to paged fields, by entry if there is time for it."""
+        declared = self.rules.contract.of("paged")
+        if set(given) - set(declared):
+            raise ContractError(
+                f"`transition`'s `pages` has {sorted(given)}; expected the contract's paged fields "
+                f"{sorted(declared)}, or some of them"
+            )
+        count = branches.depth.shape[0]
+        for name, writes in given.items():
+            if not isinstance(writes, PageWrites):
+                raise ContractError(
+                    f"`transition` returned `pages[{name!r}]` as {type(writes).__name__}; expected "
+                    f"what `branches.pages[{name!r}].write` returns"
+                )
+            runs = (count, *writes.start.shape[1:])
+            _expect("transition", f"{name}'s start", writes.start, torch.int64, runs)
+            shape = (*runs, *writes.value.shape[2:])
+            _expect("transition", name, writes.value, declared[name].dtype, shape)
+            if writes.start.numel():
+                _check_runs(name, writes, declared[name].shape[0])
+
     def _due(self, hook: str) -> bool:
         due = self.debug or hook not in self._seen
         self._seen.add(hook)
@@ -171,6 +195,28 @@ class CheckedEnv(BranchEnv):
         for name, field in declared.items():
             shape = field.shape if not field.per_context else (count, *field.shape)
             _expect(hook, name, given[name], field.dtype, shape)
+
+
+def _check_runs(name: str, writes: PageWrites, width: int) -> None:
+    """Refuses runs that leave the field or that overlap."""
+    length = torch.full_like(writes.start, writes.value.shape[2])
+    if writes.length is not None:
+        length = writes.length
+    length = torch.where(writes.start == NO_WRITE, 0, length)
+    end = writes.start + length
+    outside = (length > 0) & ((writes.start < 0) | (end > width))
+    if bool(outside.any()) or bool((length < 0).any() | (length > writes.value.shape[2]).any()):
+        raise ContractError(
+            f"`transition` writes entries {int(writes.start.min())} … {int(end.max()) - 1} of "
+            f"`{name}`, in runs of {int(length.min())} … {int(length.max())} entries; expected "
+            f"entries 0 … {width - 1}, and runs of at most {writes.value.shape[2]}, the values"
+        )
+    start = torch.where(length > 0, writes.start, width).sort(1)
+    if bool((end.gather(1, start.indices)[:, :-1] > start.values[:, 1:]).any()):
+        raise ContractError(
+            f"`transition` writes an entry of `{name}` twice in one step; expected runs of a "
+            "branch that do not overlap, since which of them is last is not defined"
+        )
 
 
 def _version(column: Tensor) -> int:

@@ -1,8 +1,9 @@
 """The state contract: where each piece of an environment's state lives, and the hooks that use it.
 
 An environment declares its state as named fields of four kinds. The runtime works from this
-declaration: it stores `shared` fields once per context, copies `branch` rows on a fork, and puts
-`log` entries into the lineage. It never expands a shared field to the branches that read it.
+declaration: it stores `shared` fields once per context, copies `branch` rows on a fork and a page
+of a `paged` field where a branch first writes, and puts `log` entries into the lineage. It never
+expands a shared field to the branches that read it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from branchrt_gym.errors import ContractError
+from branchrt_gym.pages import Pages, PageWrites
 
 __all__ = [
     "BranchEnv",
@@ -31,6 +33,7 @@ __all__ = [
     "TransitionKernel",
     "branch",
     "log",
+    "paged",
     "read_shared",
     "shared",
 ]
@@ -80,12 +83,17 @@ class Field:
         dtype: Its torch dtype.
         per_context: For `shared`: stored as `[C, *shape]` (True) or once for all contexts,
             `[*shape]` (False).
+        initial: For `paged`: the shared field that a fresh branch reads, None for zeros.
+        page_size: For `paged`: entries of a page, None for the choice of
+            `page_pool.page_size`.
     """
 
     kind: Kind
     shape: tuple[int, ...]
     dtype: torch.dtype
     per_context: bool = True
+    initial: str | None = None
+    page_size: int | None = None
 
 
 def shared(shape: tuple[int, ...], dtype: torch.dtype, *, per_context: bool = True) -> Field:
@@ -96,6 +104,29 @@ def shared(shape: tuple[int, ...], dtype: torch.dtype, *, per_context: bool = Tr
 def branch(shape: tuple[int, ...], dtype: torch.dtype) -> Field:
     """Declares a small field that each branch has for itself; its row is copied on a fork."""
     return Field("branch", shape, dtype)
+
+
+def paged(
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    *,
+    initial: str | None = None,
+    page_size: int | None = None,
+) -> Field:
+    """Declares a large field that each branch has for itself and of which it writes a little.
+
+    A page is copied when a branch first writes to it; until then it is shared with the branch's
+    relatives, and where none of them wrote it is read from the context. Where most of the field is
+    written anyway, `branch` is the better kind.
+
+    Args:
+        shape: `(W,)`, entries of the field of one branch.
+        dtype: Their dtype.
+        initial: A per-context shared field of shape `(W,)` and the same dtype, which a fresh
+            branch reads; None for zeros.
+        page_size: Entries of a page; None for the choice of `page_pool.page_size`.
+    """
+    return Field("paged", shape, dtype, initial=initial, page_size=page_size)
 
 
 def log(shape: tuple[int, ...], dtype: torch.dtype) -> Field:
@@ -117,16 +148,29 @@ class Contract:
         """Checks each field; see the class."""
         for name, field in self.fields.items():
             _check_field(name, field)
+            if field.kind == "paged":
+                _check_paged(name, field, self.fields)
 
     def of(self, kind: Kind) -> dict[str, Field]:
         """Returns the fields of one kind, in the order of their declaration."""
         return {name: field for name, field in self.fields.items() if field.kind == kind}
 
     @property
+    def not_in_registers(self) -> str | None:
+        """Says which field keeps kernels from holding a whole branch, or is None."""
+        for name, field in self.fields.items():
+            if field.kind == "branch" and field.shape:
+                return f"the `branch` field `{name}` is not a scalar"
+            if field.kind == "paged":
+                return f"`{name}` is paged, and pages are taken between levels"
+        return None
+
+    @property
     def hash(self) -> str:
         """A digest of names, kinds, shapes and dtypes: the contract's version in saved files."""
         rows = [
             [name, field.kind, list(field.shape), str(field.dtype), field.per_context]
+            + ([field.initial, field.page_size] if field.kind == "paged" else [])
             for name, field in self.fields.items()
         ]
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
@@ -144,15 +188,10 @@ def _check_field(name: str, field: Field) -> None:
     if not isinstance(field, Field):
         raise ContractError(
             f"{where} is {type(field).__name__}; expected a Field, "
-            "made by shared(), branch() or log()"
+            "made by shared(), branch(), paged() or log()"
         )
     if field.kind not in KINDS:
         raise ContractError(f"{where} has kind {field.kind!r}; expected one of {', '.join(KINDS)}")
-    if field.kind == "paged":
-        raise ContractError(
-            f"{where} is `paged`, which this version does not store yet; use `branch` for small "
-            "state and `shared` for state that no transition writes"
-        )
     static = isinstance(field.shape, tuple) and all(
         isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in field.shape
     )
@@ -168,6 +207,28 @@ def _check_field(name: str, field: Field) -> None:
         )
 
 
+def _check_paged(name: str, field: Field, fields: Mapping[str, Field]) -> None:
+    where = f"field `{name}`"
+    if len(field.shape) != 1 or not field.shape[0]:
+        raise ContractError(
+            f"{where} is `paged` with shape {field.shape}; expected one number of entries, at "
+            "least 1: flatten it, since pages are runs of entries"
+        )
+    size = field.page_size
+    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
+        raise ContractError(f"{where} has page_size {size!r}; expected entries, at least 1")
+    if field.initial is None:
+        return
+    base = fields.get(field.initial)
+    wanted = Field("shared", field.shape, field.dtype)
+    if base != wanted:
+        found = "no field" if base is None else f"a {base.kind} field of {base.dtype} {base.shape}"
+        raise ContractError(
+            f"{where} has initial={field.initial!r}, which is {found}; expected a shared field, "
+            f"one row per context, of {field.dtype} and shape {field.shape}"
+        )
+
+
 class Branches(NamedTuple):
     """What an environment's hooks see of `M` branches.
 
@@ -178,12 +239,14 @@ class Branches(NamedTuple):
         key: `[M] int64`, the random key of this transition, fresh for each (branch, depth): a
             pure function of the branch's ancestry. None in `observation`, and in `transition` of
             an environment whose `uses_key` is False.
+        pages: The `paged` fields; see `Pages.read` and `Pages.write`.
     """
 
     context_index: Tensor
     depth: Tensor
     state: Mapping[str, Tensor]
     key: Tensor | None = None
+    pages: Mapping[str, Pages] = {}
 
 
 class Transition(NamedTuple):
@@ -196,6 +259,7 @@ class Transition(NamedTuple):
         truncated: `[M] bool`.
         solved: `[M] bool`, the environment's own verdict: this branch solves its root.
         log: The `log` fields' entries of this transition, each `[M, *shape]`.
+        pages: For `paged` fields that are written, what `Pages.write` returned.
     """
 
     state: Mapping[str, Tensor]
@@ -204,6 +268,7 @@ class Transition(NamedTuple):
     truncated: Tensor
     solved: Tensor
     log: Mapping[str, Tensor] = {}
+    pages: Mapping[str, PageWrites] = {}
 
 
 class TransitionKernel(NamedTuple):

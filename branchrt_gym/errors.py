@@ -20,6 +20,7 @@ __all__ = [
     "MissingExtraError",
     "NotResetError",
     "OptionsError",
+    "PagePoolFullError",
     "SaveFormatError",
     "SlotError",
 ]
@@ -39,6 +40,10 @@ class FrontierFullError(BranchRTError, ValueError):
 
 class LineageFullError(BranchRTError, ValueError):
     """The lineage has no room for the transitions of this call."""
+
+
+class PagePoolFullError(BranchRTError, ValueError):
+    """A paged field's pool has no room for the pages that this call writes first."""
 
 
 class NotResetError(BranchRTError, gymnasium.error.ResetNeeded):

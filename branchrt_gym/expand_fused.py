@@ -42,9 +42,9 @@ def fused_expansion(
 ) -> FusedExpansion | None:
     """Returns the expansion of a frontier by an environment's kernel, or None where torch's runs.
 
-    That is so without a GPU, Triton or such a kernel, for `branch` fields that are no scalars and
-    for `log` fields, which a kernel does not return; with few children; and with `debug`, since
-    what is checked then is the environment's torch transition.
+    That is so without a GPU, Triton or such a kernel, for `branch` fields that are no scalars, for
+    `paged` fields, and for `log` fields, which a kernel does not return; with few children; and
+    with `debug`, since what is checked then is the environment's torch transition.
 
     Args:
         frontier: Whose branches expand.
@@ -56,8 +56,9 @@ def fused_expansion(
     """
     if frontier.debug or resolve("auto", frontier.status) != "triton":
         return None
-    shaped = any(field.shape for field in env.contract.of("branch").values())
-    if parents * fanout < LEAST or shaped or not frontier.state or env.contract.of("log"):
+    contract = env.contract
+    unfit = contract.not_in_registers is not None or contract.of("log")
+    if parents * fanout < LEAST or unfit or not frontier.state:
         return None
     kernel = env.transition_kernel(frontier.device)
     if kernel is None:

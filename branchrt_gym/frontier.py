@@ -12,6 +12,8 @@ from branchrt_gym.errors import DeviceError
 from branchrt_gym.kernels import compact_indices, copy_rows, fold
 from branchrt_gym.kernels.rows import write_rows
 from branchrt_gym.lineage import NO_ENTRY, PRUNED, SOLVED, Lineage
+from branchrt_gym.page_pool import NO_PAGE, PagePool
+from branchrt_gym.pages import PageWrites
 from branchrt_gym.seeding import Rng, check_rng, check_seeds, episode_key, fork_key, root_key
 from branchrt_gym.slots import (
     FREE,
@@ -65,6 +67,7 @@ class Frontier:
         last_entry: `[N] int64`, its newest entry in the lineage.
         verdict_score: `[N] int64`, the score of the verdict that let it stay; see `branch_step`.
         state: The contract's `branch` fields, each `[N, …]`.
+        pages: The pools of its `paged` fields.
         payloads: One opaque object per slot for branches without a contract, else empty.
         shared: The contract's `shared` fields.
         seed: `[R] int64`. episode: `[R] int32`, from 0. solved: `[R] bool`, a branch of the
@@ -96,6 +99,7 @@ class Frontier:
         action_dtype: torch.dtype = torch.int64,
         reward_dtype: torch.dtype = torch.float32,
         lineage_capacity: int = 0,
+        page_capacity: int | None = None,
         device: str | torch.device = "cpu",
         debug: bool = False,
     ) -> None:
@@ -110,6 +114,7 @@ class Frontier:
             action_dtype: Its dtype.
             reward_dtype: The dtype of rewards in the lineage.
             lineage_capacity: Entries of the lineage; 0 records nothing.
+            page_capacity: Pages of each `paged` field's pool; None for pools that grow.
             device: Where everything is stored.
             debug: On CUDA, raise errors at once (synchronises); anywhere, check each transition
                 for writes into shared fields.
@@ -129,6 +134,7 @@ class Frontier:
         self.num_slots = num_slots
         self.num_roots = num_roots
         self.debug = debug
+        self.page_capacity = page_capacity
 
         def ints(count: int, dtype: torch.dtype = torch.int64) -> Tensor:
             return torch.zeros(count, dtype=dtype, device=self.device)
@@ -147,7 +153,11 @@ class Frontier:
             name: torch.zeros((num_slots, *field.shape), dtype=field.dtype, device=self.device)
             for name, field in self.contract.of("branch").items()
         }
-        stored = self.state or self.contract.of("shared")
+        self.pages = {
+            name: PagePool(field, num_slots, capacity=page_capacity, device=self.device, name=name)
+            for name, field in self.contract.of("paged").items()
+        }
+        stored = self.state or self.pages or self.contract.of("shared")
         self.payloads: list[object] = [] if stored else [None] * num_slots
         self.shared: dict[str, Tensor] = {}
         self.seed = ints(num_roots)
@@ -182,7 +192,8 @@ class Frontier:
     @property
     def columns(self) -> list[Tensor]:
         """Every per-slot tensor but `status`."""
-        return [*(getattr(self, name) for name in self.COLUMNS), *self.state.values()]
+        tables = [column for pool in self.pages.values() for column in pool.columns]
+        return [*(getattr(self, name) for name in self.COLUMNS), *self.state.values(), *tables]
 
     def branches(self, rows: Tensor | None = None, *, with_key: bool = False) -> Branches:
         """Views the branches in `rows` (all slots if None) as an environment's hooks do."""
@@ -196,6 +207,10 @@ class Frontier:
             depth=depth,
             state={name: pick(column) for name, column in self.state.items()},
             key=fold(pick(self.key), depth.to(torch.int64)) if with_key else None,
+            pages={
+                name: pool.view(self._base(pool), self.context_index, rows)
+                for name, pool in self.pages.items()
+            },
         )
 
     def rows_of(self, mask: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -276,6 +291,8 @@ class Frontier:
         self.episode.fill_(-1)
         self.first_id.zero_()
         self.shared = dict(shared or {})
+        for pool in self.pages.values():
+            pool.clear()
         # Free slots hold valid values, so that a step may compute on all rows.
         row = torch.arange(self.num_slots, device=self.device) % self.num_roots
         for name, column in self.state.items():
@@ -330,6 +347,8 @@ class Frontier:
             state,
             LIVE,
         )
+        for pool in self.pages.values():
+            write_rows(pool.columns, rows, [NO_PAGE, 0])
 
     def fork(
         self,
@@ -400,6 +419,8 @@ class Frontier:
             {name: column[rows] for name, column in self.state.items()},
             LIVE,
         )
+        for pool in self.pages.values():
+            pool.share(rows, slots)
         if self.payloads:
             for slot, row in zip(slots.tolist(), rows.tolist(), strict=True):
                 self.payloads[slot] = self.payloads[row]
@@ -510,7 +531,13 @@ class Frontier:
             action: `[N, …]`.
             step: The transition of all `N` slots.
             flags: `[N] uint8`, the lineage's flags; None where it records nothing.
+
+        Raises:
+            PagePoolFullError: If a pool cannot take the pages; nothing is changed.
         """
+        own = torch.where(mask, torch.arange(self.num_slots, device=self.device), NO_SLOT)
+        for name, writes in step.pages.items():
+            self.pages[name].make_room(writes, own, self.status != FREE)
         fresh = {
             name: torch.where(mask.view(-1, *[1] * (column.ndim - 1)), step.state[name], column)
             for name, column in self.state.items()
@@ -518,6 +545,7 @@ class Frontier:
         }
         for name, values in fresh.items():  # only now: a new value may be an old column
             self.state[name].copy_(values)
+        self._write_pages(step.pages, own)
         self.depth += mask
         if flags is None or not self.lineage.recorded:
             return
@@ -545,6 +573,28 @@ class Frontier:
         else:
             write_rows([self.last_entry], rows, [entry])
 
+    def reserve_pages(
+        self, pages: Mapping[str, PageWrites], parents: Tensor, leaving: Tensor
+    ) -> dict[str, Tensor]:
+        """Makes sure that children find pages for their writes; for `replace`.
+
+        Args:
+            pages: What `M` children write.
+            parents: `[M] int64`, their parents' slots.
+            leaving: `[N] bool`, slots that will be free.
+
+        Returns:
+            The pages that the children begin with, by field, `[M, T] int32`.
+
+        Raises:
+            PagePoolFullError: If a pool cannot take them; nothing is changed.
+        """
+        tables = {name: pool.table[parents] for name, pool in self.pages.items()}
+        held = (self.status != FREE) & ~leaving
+        for name, writes in pages.items():
+            self.pages[name].make_room(writes, parents, held, table=tables[name])
+        return tables
+
     def replace(
         self,
         leaving: Tensor,
@@ -557,6 +607,8 @@ class Frontier:
         status: Tensor,
         score: Tensor,
         entry: Mapping[str, Tensor],
+        pages: Mapping[str, PageWrites],
+        tables: Mapping[str, Tensor],
         payloads: Sequence[object] = (),
     ) -> None:
         """Commits an expansion: frees `leaving` and writes `M` children with new ids.
@@ -571,6 +623,8 @@ class Frontier:
             status: `[M] int8`, LIVE or DONE.
             score: `[M] int64`, kept as `verdict_score`.
             entry: `flags`, `action`, `reward` and `log` fields for the lineage, `[M, …]`.
+            pages: What they write to `paged` fields.
+            tables: What `reserve_pages` returned for that.
             payloads: `M` objects, for branches without a contract.
         """
         root, parent_id = self.root[parents], self.branch_id[parents]
@@ -592,8 +646,20 @@ class Frontier:
         }
         self.release(leaving)
         self._place(slots, columns, state, status)
+        for name, pool in self.pages.items():
+            seal = pool.tick().expand(slots.shape[0]).contiguous()
+            write_rows(pool.columns, slots, [tables[name], seal])
+        self._write_pages(pages, slots)
         for slot, payload in zip(slots.tolist() if payloads else (), payloads, strict=True):
             self.payloads[slot] = payload
+
+    def _base(self, pool: PagePool) -> Tensor | None:
+        return None if pool.field.initial is None else self.shared[pool.field.initial]
+
+    def _write_pages(self, pages: Mapping[str, PageWrites], slots: Tensor) -> None:
+        for name, writes in pages.items():
+            pool = self.pages[name]
+            pool.write(writes, slots, self._base(pool), self.context_index)
 
     def _new_ids(self, valid: Tensor | None, number: int) -> Tensor:
         if valid is None:

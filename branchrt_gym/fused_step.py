@@ -52,9 +52,8 @@ def unfit(envs: BranchingVectorEnv, rest: Any, bounds: tuple[Tensor, Tensor] | N
         return "the lineage is recorded"
     if envs.num_roots != envs.num_envs:
         return f"there are {envs.num_roots} roots in {envs.num_envs} slots"
-    shaped = [name for name, field in env.contract.of("branch").items() if field.shape]
-    if shaped:
-        return f"the `branch` field `{shaped[0]}` is not a scalar"
+    if env.contract.not_in_registers is not None:
+        return env.contract.not_in_registers
     if frontier.status.is_inference():
         return "it was made under `torch.inference_mode`, where no change is counted"
     if bounds is None or bounds[0].ndim:

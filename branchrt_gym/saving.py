@@ -18,6 +18,8 @@ from torch import Tensor
 from branchrt_gym.contract import Contract
 from branchrt_gym.errors import SaveFormatError
 from branchrt_gym.frontier import Frontier
+from branchrt_gym.page_pool import NO_PAGE, PagePool
+from branchrt_gym.slots import FREE
 
 __all__ = ["Snapshot", "load", "save"]
 
@@ -31,8 +33,9 @@ class Snapshot:
 
     Attributes:
         header: What the tensors are: format, version, contract hash, sizes, dtypes.
-        tensors: Every column, the lineage's entries and the shared fields by name. The shared
-            fields are immutable and held by reference, the others are copies.
+        tensors: Every column, the lineage's entries, the pages that branches have, each once, and
+            the shared fields by name. The shared fields are immutable and held by reference, the
+            others are copies.
     """
 
     header: dict[str, Any]
@@ -59,6 +62,10 @@ class Snapshot:
         count = int(frontier.lineage.count)
         for name, column in frontier.lineage.columns.items():
             tensors[f"lineage.{name}"] = column[:count].clone()
+        held = frontier.status != FREE
+        for name, pool in frontier.pages.items():
+            for part, values in pool.copies(held).items():
+                tensors[f"pages.{name}.{part}"] = values
         tensors |= {f"shared.{name}": field for name, field in frontier.shared.items()}
         action = frontier.lineage.columns["action"]
         header = {
@@ -68,6 +75,7 @@ class Snapshot:
             "num_slots": frontier.num_slots,
             "num_roots": frontier.num_roots,
             "lineage_capacity": frontier.lineage.capacity,
+            "page_capacity": frontier.page_capacity,
             "action_shape": list(action.shape[1:]),
             "action_dtype": str(action.dtype),
             "reward_dtype": str(frontier.lineage.columns["reward"].dtype),
@@ -106,6 +114,9 @@ class Snapshot:
                 f"the snapshot's lineage has {count} entries; expected at most "
                 f"{lineage.capacity}, this frontier's `lineage_capacity`"
             )
+        pages = {name: self._pages(name, pool) for name, pool in frontier.pages.items()}
+        for name, pool in frontier.pages.items():
+            pool.put(pages[name])
         for name, column in fixed.items():
             column.copy_(self.tensors[name])
         frontier.payloads[:] = [None] * len(frontier.payloads)
@@ -119,6 +130,30 @@ class Snapshot:
                 column[:count].copy_(self.tensors[f"lineage.{name}"])
             lineage.used = count
             lineage.count.fill_(count)
+
+    def _pages(self, name: str, pool: PagePool) -> dict[str, Tensor]:
+        count = self._rows(f"pages.{name}.stamp")
+        wanted = {
+            "pool": (pool.pool.dtype, (count, pool.page_size)),
+            "stamp": (torch.int32, (count,)),
+            "table": (torch.int32, tuple(pool.table.shape)),
+            "sealed": (torch.int32, tuple(pool.sealed.shape)),
+            "clock": (torch.int32, ()),
+        }
+        for part, (dtype, shape) in wanted.items():
+            self._expect_tensor(f"pages.{name}.{part}", dtype, shape)
+        if count > pool.capacity and not pool.grows:
+            raise SaveFormatError(
+                f"the snapshot has {count} pages of `{name}`; expected at most {pool.capacity}, "
+                "this frontier's `page_capacity`"
+            )
+        table = self.tensors[f"pages.{name}.table"]
+        if not bool(((table >= NO_PAGE) & (table < count)).all()):
+            raise SaveFormatError(
+                f"the snapshot's table of `{name}` names pages {int(table.min())} … "
+                f"{int(table.max())}; expected 0 … {count - 1}, or {NO_PAGE} for none"
+            )
+        return {part: self.tensors[f"pages.{name}.{part}"] for part in wanted}
 
     def expect(self, **entries: Any) -> None:
         """Checks entries of the header.
@@ -243,6 +278,7 @@ def load(
             action_dtype=_dtype(header["action_dtype"]),
             reward_dtype=_dtype(header["reward_dtype"]),
             lineage_capacity=header["lineage_capacity"],
+            page_capacity=header.get("page_capacity"),
             device=device,
         )
     except (KeyError, TypeError, AttributeError) as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -10,6 +12,7 @@ from branchrt_gym.checked import CheckedEnv
 from branchrt_gym.contract import Branches, Transition
 from branchrt_gym.kernels import fold, top_k_per_root
 from branchrt_gym.roots import Roots
+from branchrt_gym.search_pages import SearchPages
 from branchrt_gym.search_result import NO_CHOICE, Population, carried
 from branchrt_gym.seeding import Rng, fork_key
 
@@ -22,7 +25,8 @@ def beam(
     env: CheckedEnv, roots: Roots, width: int, depth: int, rng: Rng, stop_solved: bool
 ) -> Found:
     """Expands every open branch of each root, level by level; see `search`."""
-    held = _start(env, roots, width)
+    pages = SearchPages(env, roots.shared, roots.seed.device)
+    held = _start(env, roots, width, pages)
     choices: list[Tensor] = []
     transitions = 0
     level = _Level(env, roots, 1)
@@ -36,10 +40,10 @@ def beam(
             break
         transitions += open_now * level.fanout
         held, choice, closed = _advance(
-            env, roots, level, held, closed, step, width, rng, stop_solved
+            env, roots, level, held, closed, step, width, rng, stop_solved, pages
         )
         choices.append(choice)
-    return held, choices, transitions
+    return _found(held, roots, pages), choices, transitions
 
 
 def best_first(
@@ -52,7 +56,8 @@ def best_first(
     stop_solved: bool,
 ) -> Found:
     """Expands the best open branch of each root, `budget` times; see `search`."""
-    held = _start(env, roots, width)
+    pages = SearchPages(env, roots.shared, roots.seed.device)
+    held = _start(env, roots, width, pages)
     choices: list[Tensor] = []
     transitions = torch.zeros((), dtype=torch.int64, device=roots.seed.device)
     fanout = num_actions(env)
@@ -65,12 +70,20 @@ def best_first(
         if not bool(some.any()):
             break
         transitions += some.sum() * fanout
-        held, choice = _expand_best(env, roots, held, closed, some, step, width, rng, stop_solved)
+        held, choice = _expand_best(
+            env, roots, held, closed, some, step, width, rng, stop_solved, pages
+        )
         choices.append(choice)
-    return held, choices, int(transitions)
+    return _found(held, roots, pages), choices, int(transitions)
 
 
-def _start(env: CheckedEnv, roots: Roots, width: int) -> Population:
+def _found(held: Population, roots: Roots, pages: SearchPages) -> Population:
+    """The branches held last, their paged fields apart from the others."""
+    context = roots.context_index.repeat_interleave(held.branch_id.shape[1])
+    return replace(held, state=pages.fields(held.state), pages=pages.view(held.state, context))
+
+
+def _start(env: CheckedEnv, roots: Roots, width: int, pages: SearchPages) -> Population:
     """One branch of each root."""
     device, count = roots.seed.device, len(roots)
     no = torch.zeros(count, 1, dtype=torch.bool, device=device)
@@ -81,7 +94,7 @@ def _start(env: CheckedEnv, roots: Roots, width: int) -> Population:
         terminated=no,
         truncated=no,
         solved=no,
-        state=dict(roots.state),
+        state={**roots.state, **pages.begin(count)},
         key=roots.key if env.uses_key else None,
     )
 
@@ -114,6 +127,7 @@ def _advance(
     width: int,
     rng: Rng,
     stop_solved: bool,
+    pages: SearchPages,
 ) -> tuple[Population, Tensor, Tensor | None]:
     """Expands one level and selects from it."""
     count = level.root.shape[0]
@@ -122,8 +136,15 @@ def _advance(
         key = fork_key(held.key.index_select(0, level.parent), level.no_forks, level.child, rng)
         here = fold(key, step)
     parents = {name: values.index_select(0, level.parent) for name, values in held.state.items()}
-    seen = Branches(level.context_index, level.depth.fill_(step), parents, here)
+    seen = Branches(
+        level.context_index,
+        level.depth.fill_(step),
+        pages.fields(parents),
+        here,
+        pages.view(parents, level.context_index),
+    )
     made = env.transition(roots.shared, seen, level.action)
+    after = {**made.state, **pages.tables(parents)}
     score = made.state[env.score].view(count, -1)
     quiet = closed is None and score.device.type == "cpu" and _quiet(made)
     wins = made.solved.view(count, -1)
@@ -147,19 +168,24 @@ def _advance(
     ids = level.root * width + torch.arange(keep, device=row.device)
     ids += (step + 1) * count * width
     deep = torch.full((1,), step + 1, dtype=torch.int32, device=row.device).expand(count, keep)
-    state = {name: values.index_select(0, row) for name, values in made.state.items()}
+    state = {name: values.index_select(0, row) for name, values in after.items()}
+    writes = {name: runs.rows(row) for name, runs in made.pages.items()}
+    context = level.context_index.index_select(0, row) if writes else row
     best = score.view(-1).index_select(0, row).view(count, keep).to(torch.int64)
     own = None if key is None else key.index_select(0, row)
     if quiet:
         no = torch.zeros(1, dtype=torch.bool).expand(count, keep)
+        pages.write(state, writes, torch.ones_like(row, dtype=torch.bool), context)
         return Population(ids, best, deep, no, no, no, state, own), choice, None
 
     flags = torch.stack([made.terminated, made.truncated, made.solved])
     flags = flags.index_select(1, row).view(3, count, keep)
     there = choice != NO_CHOICE
+    fresh = there.view(-1)
     if stays is not None:
         parent = level.parent[row]
         stayed = stays.view(-1)[row] & there.view(-1)
+        fresh = fresh & ~stayed
         for name, values in state.items():
             rows = stayed.view(-1, *[1] * (values.ndim - 1))
             state[name] = torch.where(rows, held.state[name][parent], values)
@@ -171,6 +197,7 @@ def _advance(
         ids = torch.where(grid, held.branch_id.gather(1, above), ids)
         deep = torch.where(grid, held.depth.gather(1, above), deep)
         choice = torch.where(grid, carried(above), choice)
+    pages.write(state, writes, fresh, context)
     ids = torch.where(there, ids, NO_CHOICE)
     deep = torch.where(there, deep, 0)
     terminated, truncated, solved = (flags & there).unbind()
@@ -194,6 +221,7 @@ def _expand_best(
     width: int,
     rng: Rng,
     stop_solved: bool,
+    pages: SearchPages,
 ) -> tuple[Population, Tensor]:
     """Replaces the first open branch of each root, where there is one, by its children."""
     count, kept = closed.shape
@@ -210,8 +238,9 @@ def _expand_best(
         here = fold(key, depth.to(torch.int64))
     parents = {name: values[row] for name, values in held.state.items()}
     context = roots.context_index.repeat_interleave(fanout)
-    seen = Branches(context, depth, parents, here)
+    seen = Branches(context, depth, pages.fields(parents), here, pages.view(parents, context))
     made = env.transition(roots.shared, seen, child + first_action(env))
+    after = {**made.state, **pages.tables(parents)}
 
     # Candidates in order: the places, with the expanded one's children where it stood.
     slot = torch.arange(kept - 1 + fanout, device=device).expand(count, -1)
@@ -257,9 +286,14 @@ def _expand_best(
         terminated=grid(held.terminated, made.terminated) & there,
         truncated=grid(held.truncated, made.truncated) & there,
         solved=grid(held.solved, made.solved) & there,
-        state={name: pick(held.state[name], values) for name, values in made.state.items()},
+        state={name: pick(held.state[name], values) for name, values in after.items()},
         key=None if key is None or held.key is None else pick(held.key, key),
     )
+    # Of a place that is no child the first child's writes are taken, and not written.
+    row_of_child = (root[:, None] * fanout + (origin - kept).clamp(min=0)).view(-1)
+    writes = {name: runs.rows(row_of_child) for name, runs in made.pages.items()}
+    here_now = roots.context_index.repeat_interleave(keep) if writes else root
+    pages.write(chosen.state, writes, new.view(-1), here_now)
     taken = at * fanout + origin - kept
     choice = torch.where(new, taken, torch.where(there, carried(origin), NO_CHOICE))
     return chosen, choice

@@ -42,9 +42,8 @@ def unfit(
         return f"the roots are on {device}, where Triton runs only with TRITON_INTERPRET=1"
     if not fused and device.type != "cuda":
         return f"CUDA graphs need a CUDA device, and the roots are on {device}"
-    shaped = [name for name, field in env.contract.of("branch").items() if field.shape]
-    if shaped:
-        return f"the `branch` field `{shaped[0]}` is not a scalar"
+    if env.contract.not_in_registers is not None:
+        return env.contract.not_in_registers
     fanout = num_actions(env)
     if isinstance(policy, Beam):
         children, levels = policy.width * fanout, depth

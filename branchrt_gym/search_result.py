@@ -12,7 +12,9 @@ from branchrt_gym.branch_step import first_action
 from branchrt_gym.checked import CheckedEnv
 from branchrt_gym.contract import Branches
 from branchrt_gym.kernels import fold
+from branchrt_gym.pages import Pages
 from branchrt_gym.roots import Roots
+from branchrt_gym.search_pages import SearchPages
 from branchrt_gym.seeding import Rng, fork_key
 from branchrt_gym.slots import Slots, read_ids
 from branchrt_gym.trajectories import Trajectories
@@ -45,6 +47,7 @@ class Population:
         terminated: `[R, K] bool`. truncated, solved: likewise.
         state: The `branch` fields, each `[R * K, …]`.
         key: `[R * K] int64`, or None where the environment does not use keys.
+        pages: The `paged` fields, to read.
     """
 
     branch_id: Tensor
@@ -55,6 +58,7 @@ class Population:
     solved: Tensor
     state: dict[str, Tensor]
     key: Tensor | None
+    pages: dict[str, Pages] = field(default_factory=dict)
 
     def clone(self) -> Population:
         """Copies every tensor."""
@@ -63,7 +67,11 @@ class Population:
             name: column.clone() for name, column in columns.items() if isinstance(column, Tensor)
         }
         state = {name: column.clone() for name, column in self.state.items()}
-        return Population(**{"key": None, **copies, "state": state})
+        pages = {
+            name: view._replace(pool=view.pool.clone(), table=view.table.clone())
+            for name, view in self.pages.items()
+        }
+        return Population(**{"key": None, **copies, "state": state, "pages": pages})
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +157,9 @@ class SearchResult:
         env, roots = self.env, self.roots
         count = ids.shape[0]
         longest = int(length.max()) if count else 0
+        pages = SearchPages(env, roots.shared, ids.device)
+        tables = pages.begin(count)
+        context = roots.context_index[root]
         state = {name: values[root] for name, values in roots.state.items()}
         key = roots.key[root]
         first = first_action(env)
@@ -159,9 +170,10 @@ class SearchResult:
             depth = torch.full((count,), step, dtype=torch.int32, device=ids.device)
             key = fork_key(key, torch.zeros_like(key), action, self.rng)
             here = fold(key, step) if env.uses_key else None
-            seen = Branches(roots.context_index[root], depth, state, here)
+            seen = Branches(context, depth, state, here, pages.view(tables, context))
             made = env.transition(roots.shared, seen, action + first)
             on = step < length
+            pages.write(tables, made.pages, on, context, shared=False)
             now = torch.stack([made.terminated, made.truncated, made.solved])
             flags = torch.where(on, now, flags)
             rewards.append(torch.where(on, made.reward, 0))

@@ -23,6 +23,7 @@ from branchrt_gym.errors import ClosedError, NotResetError, OptionsError
 from branchrt_gym.frontier import Frontier, check_device
 from branchrt_gym.fused_step import StepTier, plan_step
 from branchrt_gym.lineage import entry_flags
+from branchrt_gym.pages import Pages
 from branchrt_gym.saving import Snapshot
 from branchrt_gym.seeding import Rng, check_seeds
 from branchrt_gym.slots import DONE, FREE, NO_ROOT, Slots, read_array, read_mask
@@ -94,6 +95,7 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         record_lineage: Keep trajectories; None for `num_roots < num_envs`.
         lineage_capacity: Entries of the lineage; None for 256 per slot, at
             least 2**16 and at most 2**24.
+        page_capacity: Pages of each `paged` field's pool; None for pools that grow.
         max_episode_steps: Truncate branches at this depth.
         render_mode: One of the environment's `metadata["render_modes"]`.
         debug: Check every hook's output and every write into shared fields, and raise CUDA
@@ -119,6 +121,7 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         device: str | torch.device = "cpu",
         record_lineage: bool | None = None,
         lineage_capacity: int | None = None,
+        page_capacity: int | None = None,
         max_episode_steps: int | None = None,
         render_mode: str | None = None,
         debug: bool = False,
@@ -180,6 +183,7 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             action_dtype=dtype,
             reward_dtype=env.reward_dtype,
             lineage_capacity=lineage_capacity if record else 0,
+            page_capacity=page_capacity,
             device=self.device,
             debug=debug,
         )
@@ -333,6 +337,7 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         }
         state = {name: column.cpu().numpy() for name, column in frontier.state.items()}
         state["depth"] = frontier.depth.cpu().numpy()
+        state |= {name: self._whole(pages) for name, pages in frontier.branches().pages.items()}
         context = frontier.context_index.tolist()
         return tuple(
             self.env.render(
@@ -342,6 +347,10 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             )
             for slot in range(self.num_envs)
         )
+
+    def _whole(self, pages: Pages) -> np.ndarray:
+        every = torch.arange(pages.width, device=self.device).expand(self.num_envs, -1)
+        return pages.read(every).cpu().numpy()
 
     # Branching ----------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ def copy_rows(
     to_rows: Tensor,
     *,
     sources: Sequence[Tensor] | None = None,
+    disjoint: bool = False,
     impl: Impl = "auto",
 ) -> None:
     """Sets `field[to_rows[m]] = source[from_rows[m]]` for every m, in every field.
@@ -35,6 +36,7 @@ def copy_rows(
             checked.
         sources: One contiguous tensor `[S, ...]` for each field, of its dtype and trailing
             shape; the fields themselves unless given.
+        disjoint: No row that is read is written, which is not checked.
         impl: See `dispatch.resolve`.
 
     Raises:
@@ -44,9 +46,9 @@ def copy_rows(
         TypeError: A tensor is something else. Nothing has changed after an error.
 
     Cost: on the CPU one gather and one scatter for each field. With Triton one launch for all
-    fields if no source shares storage with a field; else two, through scratch of M rows for
-    each field. Disjoint rows do not save the scratch: seeing that they are would have to wait
-    for the device. No host synchronisation on CUDA.
+    fields if no source shares storage with a field, or with `disjoint`; else two, through
+    scratch of M rows for each field, since seeing that rows are disjoint would have to wait for
+    the device. No host synchronisation on CUDA.
     """
     fields = tuple(fields)
     sources = fields if sources is None else tuple(sources)
@@ -64,7 +66,7 @@ def copy_rows(
     if path == "triton":
         from branchrt_gym.kernels import rows_triton
 
-        rows_triton.copy_rows(fields, from_rows, to_rows, sources)
+        rows_triton.copy_rows(fields, from_rows, to_rows, sources, disjoint)
     elif from_rows.is_cuda:
         _copy_without_waiting(fields, from_rows, to_rows, sources)
     else:

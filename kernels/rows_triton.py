@@ -54,12 +54,16 @@ def _copy_rows_kernel(
 
 
 def copy_rows(
-    fields: tuple[Tensor, ...], from_rows: Tensor, to_rows: Tensor, sources: tuple[Tensor, ...]
+    fields: tuple[Tensor, ...],
+    from_rows: Tensor,
+    to_rows: Tensor,
+    sources: tuple[Tensor, ...],
+    disjoint: bool,
 ) -> None:
     """See `rows.copy_rows`; the arguments are taken as checked, with at least one of each row.
 
     Reads finish before writes start because gather and scatter are launches of their own,
-    unless no storage is shared.
+    unless no storage is shared or the rows are disjoint.
     """
     pairs = [
         _as_words(source, field)
@@ -72,7 +76,7 @@ def copy_rows(
     rows = (from_rows.contiguous(), to_rows.contiguous())
     extent = (sources[0].shape[0], fields[0].shape[0])
     with torch.cuda.device_of(from_rows):
-        if _storages(sources).isdisjoint(_storages(fields)):
+        if disjoint or _storages(sources).isdisjoint(_storages(fields)):
             _launch(read, written, rows, extent, gather=True, scatter=True)
         else:
             scratch = tuple(x.new_empty(from_rows.shape[0], x.shape[1]) for x in read)

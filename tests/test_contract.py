@@ -119,7 +119,7 @@ def assert_same(mine, their):
     [
         ("place", Field("stack", (), INT), "`place`.*'stack'.*shared, branch, paged, log"),
         ("place", Field(None, (), INT), "`place`.*None"),
-        ("place", Field("paged", (8,), INT), "`place`.*`paged`.*not"),
+        ("place", Field("paged", (8, 2), INT), "`place`.*`paged`.*flatten"),
         ("place", branch((None,), INT), r"`place`.*\(None,\).*non-negative"),
         ("place", branch((-1,), INT), r"`place`.*\(-1,\)"),
         ("place", branch([2], INT), r"`place`.*\[2\].*tuple"),

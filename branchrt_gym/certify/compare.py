@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from branchrt_gym.certify.branch import Branch
+from branchrt_gym.certify.contents import compare_contents
 from branchrt_gym.certify.difference import (
     Difference,
     Disagreement,
@@ -231,6 +232,12 @@ class Lockstep:
         for name, expected in columns.items():
             got = as_array(getattr(frontier, name))[used]
             ledger.same(name, expected, got, there, used)
+        compare_contents(ledger, frontier.branches().pages, there, used)
+        for name, pool in frontier.pages.items():
+            try:
+                pool.invariants(frontier.status != FREE)
+            except AssertionError as error:
+                ledger.fail(f"accounts of {name}", "exact", str(error))
 
     def _observed(self) -> None:
         self._observations(self.model.observe(), self.envs.observe(), self.model.slots)

@@ -9,6 +9,7 @@ import torch
 
 from branchrt_gym.certify.branch import AnyOracle, Rng
 from branchrt_gym.certify.compare import Comparison
+from branchrt_gym.certify.contents import compare_contents
 from branchrt_gym.certify.difference import Disagreement, Ledger, compare_trajectories
 from branchrt_gym.certify.search_model import beam_search
 from branchrt_gym.contract import BranchEnv
@@ -74,6 +75,12 @@ def compare_search(
                 want[root, : len(kept)] = [branch.branch_id for branch in kept]
             ledger.same("branch_id", want, held, best)
             ledger.same("branch_id", want[:, 0], result.branch_id, best)
+            rows = [
+                root * held.shape[1] + rank
+                for root, kept in enumerate(model.survivors)
+                for rank in range(len(kept))
+            ]
+            compare_contents(ledger, result.population.pages, survivors, rows)
             solved = [any(branch.solved for branch in kept) for kept in model.survivors]
             ledger.same("solved", solved, result.solved, best)
             ids = torch.tensor([branch.branch_id for branch in survivors], device=device)
