@@ -531,13 +531,7 @@ class Frontier:
             action: `[N, …]`.
             step: The transition of all `N` slots.
             flags: `[N] uint8`, the lineage's flags; None where it records nothing.
-
-        Raises:
-            PagePoolFullError: If a pool cannot take the pages; nothing is changed.
         """
-        own = torch.where(mask, torch.arange(self.num_slots, device=self.device), NO_SLOT)
-        for name, writes in step.pages.items():
-            self.pages[name].make_room(writes, own, self.status != FREE)
         fresh = {
             name: torch.where(mask.view(-1, *[1] * (column.ndim - 1)), step.state[name], column)
             for name, column in self.state.items()
@@ -545,7 +539,7 @@ class Frontier:
         }
         for name, values in fresh.items():  # only now: a new value may be an old column
             self.state[name].copy_(values)
-        self._write_pages(step.pages, own)
+        self._write_pages(step.pages, self._own(mask))
         self.depth += mask
         if flags is None or not self.lineage.recorded:
             return
@@ -572,6 +566,19 @@ class Frontier:
             self.last_entry.copy_(entry)
         else:
             write_rows([self.last_entry], rows, [entry])
+
+    def find_pages(self, pool: PagePool, writes: PageWrites, mask: Tensor) -> None:
+        """Makes sure that the branches in `mask` find pages for their writes; for `advance`.
+
+        Args:
+            pool: Of the field that is written.
+            writes: Of all `N` slots.
+            mask: `[N] bool`.
+
+        Raises:
+            PagePoolFullError: If there are too few; nothing is changed.
+        """
+        pool.make_room(writes, self._own(mask), self.status != FREE)
 
     def reserve_pages(
         self, pages: Mapping[str, PageWrites], parents: Tensor, leaving: Tensor
@@ -652,6 +659,10 @@ class Frontier:
         self._write_pages(pages, slots)
         for slot, payload in zip(slots.tolist() if payloads else (), payloads, strict=True):
             self.payloads[slot] = payload
+
+    def _own(self, mask: Tensor) -> Tensor:
+        """Returns each slot's own number in `mask`, else `NO_SLOT`; `[N] int64`."""
+        return torch.where(mask, torch.arange(self.num_slots, device=self.device), NO_SLOT)
 
     def _base(self, pool: PagePool) -> Tensor | None:
         return None if pool.field.initial is None else self.shared[pool.field.initial]

@@ -19,11 +19,12 @@ from branchrt_gym.autoreset import begin_masked, begin_next, begin_seeded, resta
 from branchrt_gym.branch_step import Policy, Verifier, branch_step
 from branchrt_gym.checked import CheckedEnv
 from branchrt_gym.contract import BranchEnv
-from branchrt_gym.errors import ClosedError, NotResetError, OptionsError
+from branchrt_gym.errors import ClosedError, NotResetError, OptionsError, PagePoolFullError
 from branchrt_gym.frontier import Frontier, check_device
 from branchrt_gym.fused_step import StepTier, plan_step
 from branchrt_gym.lineage import entry_flags
-from branchrt_gym.pages import Pages
+from branchrt_gym.page_pool import PagePool
+from branchrt_gym.pages import Pages, PageWrites
 from branchrt_gym.saving import Snapshot
 from branchrt_gym.seeding import Rng, check_seeds
 from branchrt_gym.slots import DONE, FREE, NO_ROOT, Slots, read_array, read_mask
@@ -96,6 +97,9 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         lineage_capacity: Entries of the lineage; None for 256 per slot, at
             least 2**16 and at most 2**24.
         page_capacity: Pages of each `paged` field's pool; None for pools that grow.
+        when_full: Called with the frontier when a step finds a pool full: returns the slots or the
+            mask of branches to prune, as often as it takes, or none for the error that there is
+            without it. What is pruned does not take the step.
         max_episode_steps: Truncate branches at this depth.
         render_mode: One of the environment's `metadata["render_modes"]`.
         debug: Check every hook's output and every write into shared fields, and raise CUDA
@@ -122,6 +126,7 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         record_lineage: bool | None = None,
         lineage_capacity: int | None = None,
         page_capacity: int | None = None,
+        when_full: Callable[[Frontier], Slots | Sequence[bool]] | None = None,
         max_episode_steps: int | None = None,
         render_mode: str | None = None,
         debug: bool = False,
@@ -168,6 +173,7 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.copy = copy
         self.device = check_device(device)
         self.max_episode_steps = max_episode_steps
+        self.when_full = when_full
         self.render_mode = render_mode
         self.metadata = {**deepcopy(env.metadata), "autoreset_mode": self.autoreset_mode}
         self.single_observation_space = env.single_observation_space
@@ -290,6 +296,9 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         waiting = torch.zeros_like(live) if disabled else frontier.status == DONE
 
         step = env.transition(frontier.shared, frontier.branches(with_key=env.uses_key), action)
+        for name, writes in step.pages.items():
+            self._find_pages(frontier.pages[name], writes)
+        live = live & frontier.live
         terminated = step.terminated & live
         truncated = step.truncated & live
         if self.max_episode_steps is not None:
@@ -324,6 +333,21 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             self._give(truncated),
             info,
         )
+
+    def _find_pages(self, pool: PagePool, writes: PageWrites) -> None:
+        """Makes room for what the live branches write, pruning as `when_full` says."""
+        while True:
+            try:
+                self.frontier.find_pages(pool, writes, self.frontier.live)
+                return
+            except PagePoolFullError:
+                mask = torch.zeros_like(self.frontier.live)
+                if self.when_full is not None:
+                    which = self.when_full(self.frontier)
+                    mask = read_mask(which, self.frontier.status, check=True)
+                if not bool((mask & self.frontier.live).any()):
+                    raise
+                self.prune(mask)
 
     def render(self) -> tuple[Any, ...] | None:
         """Draws every slot: a tuple of `N` frames (`rgb_array`) or texts (`ansi`)."""

@@ -3,108 +3,23 @@
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
+from tape import Tape
 
 from branchrt_gym import (
     Beam,
     BestFirst,
-    BranchEnv,
     BranchingVectorEnv,
     Contract,
-    Transition,
-    branch,
+    Snapshot,
     branch_step,
+    load,
     paged,
-    read_shared,
+    save,
     search,
     shared,
 )
-from branchrt_gym.errors import ContractError, PagePoolFullError
-from branchrt_gym.kernels import bounded, fold
+from branchrt_gym.errors import ContractError, PagePoolFullError, SaveFormatError
 from branchrt_gym.slots import FREE
-
-
-class Tape(BranchEnv):
-    """A tape of which each step overwrites a run and a mark; the score is what was there before.
-
-    `dense` keeps the tape in a `branch` field, the other in pages.
-    """
-
-    reward_dtype = torch.int32
-
-    def __init__(self, width=37, page_size=5, based=True, dense=False, ends=True):
-        self.width, self.based, self.dense, self.ends = width, based, dense, ends
-        own = branch((width,), torch.int16)
-        if not dense:
-            initial = "tape" if based else None
-            own = paged((width,), torch.int16, initial=initial, page_size=page_size)
-        self.contract = Contract(
-            {
-                "tape": shared((width,), torch.int16),
-                "own": own,
-                "score": branch((), torch.int32),
-                "head": branch((), torch.int32),
-            }
-        )
-        self.single_observation_space = spaces.Box(-(2**31), 2**31 - 1, (4,), np.int32)
-        self.single_action_space = spaces.Discrete(3)
-
-    def initial_shared(self, keys):
-        at = torch.arange(self.width, device=keys.device)
-        return {"tape": bounded(fold(keys[:, None], at), 100).to(torch.int16)}
-
-    def initial(self, shared, context_index, keys):
-        zero = torch.zeros_like(keys, dtype=torch.int32)
-        state = {"score": zero, "head": bounded(fold(keys, 3), self.width).to(torch.int32)}
-        if self.dense:
-            own = shared["tape"][context_index]
-            state["own"] = own if self.based else torch.zeros_like(own)
-        return state
-
-    def read(self, branches, index):
-        if not self.dense:
-            return branches.pages["own"].read(index)
-        own = branches.state["own"]
-        return own.gather(1, index if index.ndim == 2 else index[:, None]).view(index.shape)
-
-    def transition(self, shared, branches, action):
-        head = branches.state["head"].long()
-        around = (head[:, None] + torch.arange(4, device=head.device)) % self.width
-        seen = self.read(branches, around).to(torch.int32).sum(1, dtype=torch.int32)
-        base = read_shared(shared["tape"], branches.context_index, head).to(torch.int32)
-        reward = (seen + base + action.to(torch.int32)) % 17 - 6
-        key = fold(branches.key, action)
-        length = bounded(fold(key, 1), 9)
-        start = bounded(fold(key, 2), self.width - 8)
-        value = bounded(fold(key[:, None], torch.arange(8, device=key.device)), 90).to(torch.int16)
-        # A run of 0 to 8 entries, and a mark at the end, which the run may not reach.
-        mark = torch.where(start + 8 < self.width, self.width - 1, -1)
-        starts = torch.stack([start, mark], 1)
-        values = torch.stack([value, value.flip(1)], 1)
-        lengths = torch.stack([length, torch.ones_like(length)], 1)
-        head = (head + 7 * action + 1) % self.width
-        state = {"score": branches.state["score"] + reward, "head": head.to(torch.int32)}
-        pages = {}
-        if self.dense:
-            at = torch.arange(self.width, device=head.device)
-            own = branches.state["own"]
-            inside = (at >= start[:, None]) & (at < (start + length)[:, None])
-            own = torch.where(inside, value.gather(1, (at - start[:, None]).clamp(0, 7)), own)
-            marked = at == mark[:, None]
-            state["own"] = torch.where(marked, values[:, 1, :1], own)
-        else:
-            pages["own"] = branches.pages["own"].write(starts, values, lengths)
-        roll = bounded(fold(key, 5), 40)
-        done = (roll == 0) & self.ends
-        solved = (roll == 1) & self.ends
-        return Transition(state, reward, done, torch.zeros_like(done), solved, pages=pages)
-
-    def observation(self, shared, branches):
-        head = branches.state["head"].long()
-        last = torch.full_like(head, self.width - 1)
-        at = torch.stack([head, last, (head * 5) % self.width], 1)
-        seen = self.read(branches, at).to(torch.int32)
-        return torch.cat([seen, branches.state["score"][:, None]], 1)
 
 
 def whole(envs):
@@ -279,3 +194,64 @@ def test_writes_that_cannot_be(start, value, length, text):
     envs.reset(seed=0)
     with pytest.raises(ContractError, match=text):
         envs.step(torch.zeros(3, dtype=torch.int64))
+
+
+def test_a_full_pool_may_be_made_room_in_by_pruning():
+    asked = []
+
+    def worst(frontier):
+        live = frontier.live.nonzero().squeeze(1)
+        asked.append(len(live))
+        return live[frontier.state["score"][live].argsort(stable=True)[:3]]
+
+    options = {"rules": {"ends": False}, "page_capacity": 40, "when_full": worst}
+    options["autoreset_mode"] = "Disabled"
+    dense, paged_ = pair(**options)
+    for envs in (dense, paged_):
+        envs.reset(seed=1)
+        envs.fork([0, 1, 2, 3], 5)
+    for _ in range(3):
+        live = paged_.live
+        got = paged_.step(torch.ones(24, dtype=torch.int64))
+        gone = live & ~paged_.live
+        dense.prune(gone)
+        want = dense.step(torch.ones(24, dtype=torch.int64))
+        assert not bool(got[1][gone].any())
+        rows = paged_.live
+        assert torch.equal(got[0][rows], want[0][rows]) and torch.equal(rows, dense.live)
+        same(dense, paged_)
+    assert asked and int(paged_.live.sum()) == 24 - 3 * len(asked)
+
+    paged_.when_full = lambda frontier: []
+    with pytest.raises(PagePoolFullError):
+        for _ in range(30):
+            paged_.fork(paged_.live.nonzero().squeeze(1)[:1])
+            paged_.step(torch.ones(24, dtype=torch.int64))
+
+
+def test_a_snapshot_holds_each_page_once(tmp_path):
+    _, paged_ = pair(rules={"width": 400, "page_size": 40, "ends": False})
+    paged_.reset(seed=1)
+    paged_.step(torch.ones(24, dtype=torch.int64))
+    paged_.fork([0, 1, 2, 3], 5)  # who share what was written before
+    pool = paged_.frontier.pages["own"]
+    used = pool.reachable(paged_.frontier.status != FREE)
+    path = tmp_path / "frontier"
+    save(paged_.frontier, path)
+    taken = paged_.snapshot()
+    assert taken.tensors["pages.own.pool"].shape == (used, 40) and used <= 4 * 3
+    again = load(path, paged_.env.contract)
+    every = torch.arange(400).expand(24, -1)
+    theirs = again.branches().pages["own"].read(every)
+    assert torch.equal(theirs, whole(paged_))
+    again.pages["own"].invariants(again.status != FREE)
+    before = whole(paged_)
+    paged_.step(torch.ones(24, dtype=torch.int64))
+    paged_.restore(taken)
+    assert torch.equal(whole(paged_), before)
+    small = load(path, paged_.env.contract)
+    small.pages["own"].grows = False
+    broken = dict(taken.tensors)
+    broken["pages.own.table"] = broken["pages.own.table"] + 1000
+    with pytest.raises(SaveFormatError, match="names pages"):
+        Snapshot(taken.header, broken).put(small)
