@@ -77,14 +77,17 @@ class Trajectories:
                 f"`count` is {count.dtype} and {count[self.mask].tolist()[:8]}; expected ints in "
                 f"0 … {wide}, the width of `{name}`"
             )
-        kept = torch.arange(wide, device=rows.device) < (count * self.mask)[:, :, None]
-        kept, flat = kept.flatten(1), rows.flatten(1)
-        length = kept.sum(1)
-        longest = int(length.max()) if length.numel() else 0
-        order = torch.argsort((~kept).to(torch.uint8), dim=1, stable=True)[:, :longest]
-        mask = torch.arange(longest, device=rows.device) < length[:, None]
-        values = flat.gather(1, order).masked_fill(~mask, 0)
-        return values, mask, torch.where(mask, order // max(wide, 1), steps)
+        end = torch.nn.functional.pad((count * self.mask).cumsum(1), (1, 0))  # after 0 … T steps
+        longest = int(end[:, -1].max()) if len(end) else 0
+        place = torch.arange(longest, device=rows.device)
+        mask = place < end[:, -1:]
+        ends = end.new_zeros((len(end), longest + 1), dtype=torch.int32)
+        ends.scatter_add_(1, end[:, 1:], torch.ones_like(end[:, 1:], dtype=torch.int32))
+        step = ends[:, :-1].cumsum(1)  # how many steps ended at or before each place
+        shift = torch.arange(steps + 1, device=rows.device) * wide - end
+        source = shift.gather(1, step).add_(place).masked_fill_(~mask, 0)
+        values = rows.flatten(1).gather(1, source).masked_fill_(~mask, 0)
+        return values, mask, step
 
 
 def trace(lineage: Lineage, branch_ids: Tensor, oldest: Tensor) -> Trajectories:

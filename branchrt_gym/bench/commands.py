@@ -250,3 +250,51 @@ def bench_expand(
         screen.print(f"The results differ, so no rate is given. First: {times.first}.")
     if not times.equal:
         raise typer.Exit(FAILED)
+
+
+@bench.command("transcripts")
+def bench_transcripts(
+    trajectories: Annotated[int, typer.Option(help="Trajectories of all roots.", min=1)] = 1000,
+    roots: Annotated[
+        list[int] | None,
+        typer.Option(help="Roots; may be given again.  [default: 1, 16]", min=1),
+    ] = None,
+    shared_turns: Annotated[
+        int, typer.Option(help="First turns, shared by the trajectories of a root.", min=0)
+    ] = 12,
+    own_turns: Annotated[int, typer.Option(help="Turns of each after them.", min=1)] = 4,
+    tokens: Annotated[int, typer.Option(help="Tokens of a turn, at most.", min=1)] = 256,
+    least: Annotated[int, typer.Option(help="Tokens of a turn, at least.", min=0)] = 1,
+    seeds: Annotated[int, typer.Option(help="Sets of turns.", min=1)] = 5,
+    repetitions: Repetitions = 11,
+    out: Evidence = None,
+) -> None:
+    """Keep trajectories that share turns in a lineage, and as copies; export padded batches."""
+    from branchrt_gym.bench.record import append_row, provenance
+    from branchrt_gym.bench.transcript_stores import TranscriptSizes
+    from branchrt_gym.bench.transcripts import compare_transcripts, transcripts_table
+
+    screen, equal = console(), True
+    with errors():
+        for sizes in [
+            TranscriptSizes(trajectories, count, shared_turns, own_turns, tokens, least)
+            for count in roots or (1, 16)
+        ]:
+            command = command_line(
+                "bench transcripts", **asdict(sizes), seeds=seeds, repetitions=repetitions
+            )
+            before = provenance(command)
+            with progress() as show:
+                found = compare_transcripts(
+                    sizes, seeds=seeds, repetitions=repetitions, progress=show
+                )
+            if out is not None:
+                append_row(out, {**before, **found.row()})
+            screen.print(transcripts_table(found))
+            if found.figures:
+                screen.print(f"What keeps it from more: {found.figures.note}.")
+            if found.first:
+                screen.print(f"The batches differ, so no figure is given. First: {found.first}.")
+            equal &= found.equal
+    if not equal:
+        raise typer.Exit(FAILED)

@@ -31,7 +31,7 @@ def figures(rows: Iterable[Mapping[str, Any]]) -> str:
         # Rows of `bench step` from before it knew two environments name none.
         env = row.get("env", DEEP_TREE) if row["bench"] == "step" else row.get("environment", "")
         env += row.get("matrix", "")
-        if row["bench"] == "expand":
+        if row["bench"] in ("expand", "transcripts"):
             env = str(row["sizes"])
         newest[row["bench"], row["hardware"]["device"], env] = row
     lines = ["| what | figure | where |", "|---|---|---|"]
@@ -137,12 +137,33 @@ def _device_steps(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(what, f"{figure} in {row['compared']:,}")]
 
 
+def _transcripts(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    sizes, held, times = row["sizes"], row["bytes"], row["times_less"]
+    spent = [row["export_seconds"][name]["interquartile_mean"] for name in ("lineage", "copies")]
+    what = (
+        f"{sizes['trajectories']:,} trajectories of {sizes['roots']} root"
+        f"{'s' * (sizes['roots'] > 1)} that share {sizes['shared_turns']} turns of "
+        f"{sizes['least']} to {sizes['tokens']} tokens as `log` and go on for "
+        f"{sizes['own_turns']}, against a copy in each"
+    )
+    figure = (
+        f"**{times['copies']:.1f}×** ({times['least']:.1f} … {times['most']:.1f}) less memory: "
+        f"{held['frontier'] / 1e6:.1f} MB against {held['copies'] / 1e6:.1f}, or "
+        f"{times['padded_copies']:.1f}× where copies are padded (turns of one size would allow "
+        f"{times['ideal']:.1f}×; {row['note']}); the same padded batches in "
+        f"{spent[0] * 1e3:.1f} ms against {spent[1] * 1e3:.1f}; {row['mismatches']} mismatches in "
+        f"{row['compared']:,}"
+    )
+    return [(what, figure)]
+
+
 _WRITERS = {
     "step on the device": _device_steps,
     "deep-tree": _deep_tree,
     "expand": _expand,
     "step": _step,
     "certify": _certify,
+    "transcripts": _transcripts,
 }
 
 
