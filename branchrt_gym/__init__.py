@@ -22,6 +22,8 @@ from branchrt_gym.envs.blackjack import Blackjack
 from branchrt_gym.envs.blackjack_oracle import BlackjackOracle
 from branchrt_gym.envs.deep_tree import DeepTree
 from branchrt_gym.envs.deep_tree_oracle import DeepTreeOracle
+from branchrt_gym.envs.edit import Edit
+from branchrt_gym.envs.edit_oracle import EditOracle
 from branchrt_gym.envs.shared_counter import SharedCounter
 from branchrt_gym.envs.shared_counter_oracle import SharedCounterOracle
 from branchrt_gym.frontier import Frontier
@@ -53,6 +55,7 @@ __all__ = [
     "BranchingVectorEnv",
     "Contract",
     "DeepTree",
+    "Edit",
     "Expansion",
     "Field",
     "Frontier",
@@ -109,13 +112,13 @@ register(
     SharedCounter,
     SharedCounterOracle,
     matrix={
-        "width": (1, 97, 65_536),
+        "width,mutation": ((1, 0), (97, 0), (65_536, 0), (1, 100), (97, 5), (4096, 100)),
         "actions": (1, 2, 4),
         "depth": (1, 5, 32),
         "target": (1, 3, 20),
     },
     full={
-        "width": (1, 97, 65_536, 1_000_003),
+        "width,mutation": ((1, 0), (97, 5), (97, 100), (4096, 20), (65_536, 0), (1_000_003, 0)),
         "actions": (1, 2, 4, 9),
         "depth": (1, 5, 32, 100),
         "target": (1, 3, 20, 50),
@@ -127,4 +130,26 @@ register(
     Blackjack,
     BlackjackOracle,
     matrix={"natural": (False, True), "sab": (False, True)},
+)
+
+register(
+    "branchrt/Edit-v0",
+    Edit,
+    EditOracle,
+    matrix={
+        "width": (97, 1000, 4096),
+        "spans": (1, 3),
+        "span": (5, 32),
+        "choices": (1, 2, 4),
+        "depth": (1, 5, 32),
+        "window": (1, 16, 97),
+        "page_size": (None, 7, 64, 1000),
+    },
+    full={
+        "width": (1031, 262_144),
+        "spans": (1, 3, 16),
+        "span": (5, 64),
+        "window": (1, 128),
+        "page_size": (None, 512, 4096),
+    },
 )

@@ -118,6 +118,7 @@ class PagePool:
         """Frees every page and empties every slot."""
         self.table.fill_(NO_PAGE)
         self.sealed.zero_()
+        self.stamp.zero_()
         self.clock.zero_()
         self._all_free(torch.zeros(self.capacity, dtype=torch.bool, device=self.top.device))
         self._most_used = 0
@@ -280,7 +281,7 @@ class PagePool:
         if count > self.capacity:
             self._grow(count - self.capacity)
         self.pool[:count].copy_(saved["pool"])
-        self.stamp[:count].copy_(saved["stamp"])
+        self.stamp.zero_()[:count].copy_(saved["stamp"])
         self.table.copy_(saved["table"])
         self.sealed.copy_(saved["sealed"])
         self.clock.copy_(saved["clock"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,7 +30,8 @@ class Registration:
         env_class: The batched rules; constructed with `kwargs` and `matrix` parameters.
         oracle_class: The scalar oracle; takes the same parameters.
         kwargs: Default constructor arguments of both.
-        matrix: Values of constructor parameters that `certify` varies.
+        matrix: Values of constructor parameters that `certify` varies; under a name such as
+            `"width,depth"`, tuples of values that belong together.
         full: Further or larger values of them, in place of `matrix`'s in the full matrix.
     """
 
@@ -63,7 +65,8 @@ def register(
         env_class: The batched rules.
         oracle_class: The scalar oracle, with the same constructor parameters.
         kwargs: Default constructor arguments of both.
-        matrix: Values of constructor parameters that `certify` varies.
+        matrix: Values of constructor parameters that `certify` varies; under a name such as
+            `"width,depth"`, tuples of values that belong together.
         full: Further or larger values of them, in place of `matrix`'s in the full matrix.
 
     Raises:
@@ -85,15 +88,15 @@ def register(
     check_declaration(env)
     varied = [("matrix", dict(matrix or {})), ("full", dict(full or {}))]
     for argument, parameters in varied:
-        for name, values in parameters.items():
-            for part in (env_class, oracle_class):
+        for names, values in parameters.items():
+            for name, part in itertools.product(names.split(","), (env_class, oracle_class)):
                 if name not in inspect.signature(part).parameters:
                     raise TypeError(
                         f"`{argument}` varies {name!r}, which {part.__name__} does not take; "
                         "expected constructor parameters of both classes"
                     )
             if not values:
-                raise ValueError(f"`{argument}` has no values for {name!r}; expected one or more")
+                raise ValueError(f"`{argument}` has no values for {names!r}; expected one or more")
     for space in ("single_observation_space", "single_action_space"):
         ours, theirs = getattr(env, space), getattr(oracle, space.removeprefix("single_"))
         if ours != theirs:

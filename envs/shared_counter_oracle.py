@@ -1,5 +1,6 @@
 """The scalar oracle of branchrt/SharedCounter-v0, in plain Python and NumPy."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +64,10 @@ class SharedCounterOracle(Oracle[NDArray[np.int32], int | np.int64]):
     Observations, `int32[5]`: the context's goal, the counter (the same bits, signed), the entry of
     the table that it points to, the score and the depth.
 
+    With `mutation`, each branch has a table of its own, the context's to begin with. Each step
+    writes over `mutation` percent of it, one run, rounded up, and later steps read what is there
+    then: the measure of how a large state is kept of which branches write a little.
+
     Rewards: 1 for a step that scores, else 0. Terminated when the score reaches `target`, which is
     `info["solved"]`; truncated after `depth` steps without it.
 
@@ -77,12 +82,16 @@ class SharedCounterOracle(Oracle[NDArray[np.int32], int | np.int64]):
         an episode starts with counter = low 32 bits of fold(episode key, 0), score = 0
         counter' = (counter + action) * 0x9E3779B1 + entry[place(counter)]
         reward   = 1 if counter' >> 29 == goal else 0;  score' = score + reward
+        mutation : run = ceil(width * mutation / 100);
+                   first = (mix32(counter') * (width - run + 1)) >> 32    in 64 bits
+                   then entry[i] = mix32(i * 0x9E3779B1 + counter')       first <= i < first + run
 
     Args:
         width: Entries of the table, in `1 .. 2**31 - 1`.
         actions: In `1 .. 2**31 - 1`.
         depth: Steps of an episode, in `1 .. 2**31 - 1`.
         target: Score that solves a root, in `1 .. 2**31 - 1`: the difficulty.
+        mutation: Percent of the table that a step writes over for its branch, in `0 .. 100`.
         render_mode: None, `"rgb_array"` or `"ansi"`.
     """
 
@@ -92,6 +101,7 @@ class SharedCounterOracle(Oracle[NDArray[np.int32], int | np.int64]):
     context: SharedCounterContext
     counter: int
     score: int
+    own: NDArray[np.int32]  # with `mutation`; replaced, never written, so forks share it
 
     def __init__(
         self,
@@ -99,6 +109,7 @@ class SharedCounterOracle(Oracle[NDArray[np.int32], int | np.int64]):
         actions: int = 4,
         depth: int = 32,
         target: int = 20,
+        mutation: int = 0,
         render_mode: str | None = None,
     ) -> None:
         """Checks the parameters; a context is made at the first reset."""
@@ -106,6 +117,7 @@ class SharedCounterOracle(Oracle[NDArray[np.int32], int | np.int64]):
         self.actions = within("actions", actions, 1, INT31)
         self.depth_limit = within("depth", depth, 1, INT31)
         self.target = within("target", target, 1, INT31)
+        self.mutation = within("mutation", mutation, 0, 100)
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise ValueError(
                 f"`render_mode` is {render_mode!r}; expected None, 'rgb_array' or 'ansi'"
@@ -138,12 +150,16 @@ class SharedCounterOracle(Oracle[NDArray[np.int32], int | np.int64]):
         """Draws the counter by the episode's key."""
         self.counter = fold(self.key, 0) & MASK32
         self.score = 0
+        if self.mutation:
+            self.own = self.context.table
 
     def advance(self, action: int, key: int) -> tuple[int, bool, bool, bool]:
         """Advances the counter; no chance is involved."""
         self.counter = (self.counter + action) * PACE + self._entry() & MASK32
         reward = int(self.counter >> 29 == self.context.goal)
         self.score += reward
+        if self.mutation:
+            self._mutate()
         solved = self.score >= self.target
         return reward, solved, not solved and self.depth + 1 >= self.depth_limit, solved
 
@@ -171,4 +187,23 @@ class SharedCounterOracle(Oracle[NDArray[np.int32], int | np.int64]):
         )
 
     def _entry(self) -> int:
-        return self.context.table.item(self.counter * self.width >> 32)
+        table = self.own if self.mutation else self.context.table
+        return table.item(self.counter * self.width >> 32)
+
+    def _mutate(self) -> None:
+        """Writes one run over a copy of the branch's table."""
+        run = math.ceil(self.width * self.mutation / 100)
+        bits = _mix32(np.array([self.counter], np.uint32)).item()
+        first = bits * (self.width - run + 1) >> 32
+        places = np.arange(first, first + run, dtype=np.uint32)
+        places *= np.uint32(PACE)
+        places += np.uint32(self.counter)
+        self.own = self.own.copy()
+        self.own[first : first + run] = _mix32(places).view(np.int32)
+
+
+def _mix32(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Scrambles 32 bits, one to one: Wellons' lowbias32."""
+    x = (x ^ x >> np.uint32(16)) * np.uint32(0x7FEB352D)
+    x = (x ^ x >> np.uint32(15)) * np.uint32(0x846CA68B)
+    return x ^ x >> np.uint32(16)

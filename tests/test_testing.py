@@ -26,6 +26,7 @@ SMALL = {
     "branchrt/DeepTree-v0": {"width": 97, "depth": 5, "fanout": 3},
     "branchrt/SharedCounter-v0": {"width": 97},
     "branchrt/Blackjack-v0": {},
+    "branchrt/Edit-v0": {"width": 97, "spans": 3, "span": 20, "window": 30},
 }
 SHAPES = [
     {"num_envs": 1, "autoreset_mode": "NextStep", "output": "torch"},

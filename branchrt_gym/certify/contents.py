@@ -13,16 +13,21 @@ from branchrt_gym.pages import Pages
 
 __all__ = ["compare_contents"]
 
-MOST = 1 << 18  # entries compared at a time; of more, evenly spaced ones
+# What is compared at a time; of more, a part evenly spaced that moves on from time to time.
+ENTRIES = 1 << 18
+BRANCHES = 1 << 11  # an oracle may have to put its array together for each
 
 
 def compare_contents(
     ledger: Ledger, pages: Mapping[str, Pages], branches: Sequence[Branch], rows: Sequence[int]
 ) -> None:
-    """Compares the branches in `rows` of each field; where they are too long, a part of each."""
+    """Compares the branches in `rows` of each field; of many or long ones a part."""
+    step = -(-len(branches) // BRANCHES)
+    if step > 1:
+        first = (ledger.operation or 0) % step
+        branches, rows = branches[first::step], rows[first::step]
     for name, view in pages.items() if branches else ():
-        count = min(view.width, max(1, MOST // len(branches)))
-        # From one comparison to the next the places move on.
+        count = min(view.width, ENTRIES // len(branches))
         places = (np.arange(count) * view.width // count + (ledger.operation or 0)) % view.width
         device = view.table.device
         slots = torch.tensor(rows, device=device)

@@ -250,10 +250,10 @@ def _random_row(dimensions: Dimensions, chance: np.random.Generator) -> dict[str
 
 
 def _row(number: int, kind: str, values: Mapping[str, Any], device: str) -> Row:
-    parameters = {
-        name.removeprefix(CONSTRUCTOR): value
-        for name, value in values.items()
-        if name.startswith(CONSTRUCTOR)
-    }
+    parameters: dict[str, Any] = {}
+    for name, value in values.items():
+        if name.startswith(CONSTRUCTOR):
+            names = name.removeprefix(CONSTRUCTOR).split(",")
+            parameters |= zip(names, value if len(names) > 1 else (value,), strict=True)
     settings = {name: value for name, value in values.items() if not name.startswith(CONSTRUCTOR)}
     return Row(number, kind, parameters, settings, device)

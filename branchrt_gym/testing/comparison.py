@@ -103,7 +103,7 @@ def difference(one: Any, two: Any, rows: Any = None, name: str = "", *, slots: b
     unequal = ~((mine == their) | ((mine != mine) & (their != their)))
     if not slots or not mine.ndim:
         return f"{name} is {mine}, against {their}" if unequal.any() else ""
-    wrong = unequal.reshape(len(mine), -1).any(1)
+    wrong = unequal.any(axis=tuple(range(1, unequal.ndim)))
     if rows is not None:
         wrong &= rows
     if not wrong.any():

@@ -25,6 +25,15 @@ M32 = 2**32
 SMALL = dict(width=13, actions=3, depth=9, target=3)
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """These tensors are small: threads do not help, and wait for each other on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def mix(x):
     x = (x ^ (x // 2**16)) * 0x7FEB352D % M32
     x = (x ^ (x // 2**15)) * 0x846CA68B % M32
@@ -45,19 +54,24 @@ def goal(key):
 
 def assert_episode_follows_the_rules(seed, parameters, actions):
     width, depth, target = (parameters[name] for name in ("width", "depth", "target"))
+    run = -(-width * parameters.get("mutation", 0) // 100)
     key = context_key(seed)
     env = SharedCounterOracle(**parameters)
     observation, info = env.reset(seed=seed)
     assert env.context.goal == goal(key)
     counter, score = fold(episode_key(seed, 0), 0) % M32, 0
+    own = {}  # what the branch has written
     assert info == {"solved": False}
     for t in range(depth):
-        here = entry(key, counter * width // M32)
+        place = counter * width // M32
+        here = own.get(place, entry(key, place))
         seen = np.array([goal(key), signed(counter), signed(here), score, t], np.int32)
         np.testing.assert_array_equal(observation, seen, strict=True)
         counter = ((counter + actions[t]) * 0x9E3779B1 + here) % M32
         gain = int(counter // 2**29 == goal(key))
         score += gain
+        first = mix(counter) * (width - run + 1) // M32
+        own |= {i: mix((i * 0x9E3779B1 + counter) % M32) for i in range(first, first + run)}
         observation, reward, terminated, truncated, info = env.step(actions[t])
         solved = score == target
         assert (reward, terminated, truncated) == (gain, solved, t + 1 == depth and not solved)
@@ -79,6 +93,7 @@ def assert_episode_follows_the_rules(seed, parameters, actions):
             "actions": st.sampled_from([1, 2, 4, 2**31 - 1]),
             "depth": st.integers(1, 20),
             "target": st.integers(1, 5),
+            "mutation": st.sampled_from([0, 0, 1, 5, 30, 99, 100]),
         }
     ),
     data=st.data(),
@@ -163,6 +178,13 @@ def test_parameters_out_of_range(made, name, value):
         made(**{name: value})
 
 
+@pytest.mark.parametrize("value", [-1, 101])
+@pytest.mark.parametrize("made", [SharedCounter, SharedCounterOracle])
+def test_mutation_out_of_range(made, value):
+    with pytest.raises(ValueError, match=f"`mutation` is {value}; expected"):
+        made(mutation=value)
+
+
 def test_render_is_refused():
     with pytest.raises(ValueError, match="`render_mode` is 'human'"):
         SharedCounterOracle(render_mode="human")
@@ -199,7 +221,14 @@ def test_shared_fields_are_the_oracles_contexts(width):
 
 @pytest.mark.parametrize(
     "parameters",
-    [SMALL, {}, dict(width=1, actions=1, depth=1, target=1), dict(actions=2**31 - 1, depth=4)],
+    [
+        SMALL,
+        {},
+        dict(width=1, actions=1, depth=1, target=1),
+        dict(actions=2**31 - 1, depth=4),
+        SMALL | {"mutation": 20},
+        dict(width=1000, mutation=5),
+    ],
     ids=str,
 )
 def test_a_vector_env_equals_oracles_through_restarts(parameters):
@@ -224,6 +253,58 @@ def test_a_vector_env_equals_oracles_through_restarts(parameters):
                 wanted[slot], _ = model.reset(options={"context": context})
                 assert outcome == (0, False, False, False)
         np.testing.assert_array_equal(seen, wanted, strict=True)
+
+
+def test_without_mutation_nothing_is_paged():
+    rules = SharedCounter()
+    assert rules.contract.hash == "66cc1b144d029247"  # as in 0.1.0, so that its files load
+    assert not rules.contract.of("paged")
+    hooks = ("transition_kernel", "initial_kernel", "observation_kernel")
+    for hook in hooks:
+        assert getattr(SharedCounter(mutation=1), hook)(torch.device("cpu")) is None
+    assert list(SharedCounter(mutation=1).contract.of("paged")) == ["own"]
+
+
+@pytest.mark.parametrize("mutation", [1, 5, 100])
+def test_forked_tables_equal_the_oracles(mutation):
+    """Siblings write to tables of their own, through pages; all of each is compared."""
+    parameters = dict(width=1000, depth=12, target=13, mutation=mutation)
+    chance, slots = np.random.default_rng(3), 16
+    envs = BranchingVectorEnv(
+        SharedCounter(**parameters), slots, num_roots=2, autoreset_mode=AutoresetMode.DISABLED
+    )
+    envs.reset(seed=9)
+    models = [SharedCounterOracle(**parameters) for _ in range(2)]
+    for root, model in enumerate(models):
+        model.reset(seed=9 + root)
+    own, everything = None, torch.arange(1000).expand(slots, -1)
+    for step in range(12):
+        if step in (0, 2, 5):
+            count = len(models)
+            envs.fork(np.arange(count))
+            models += [model.fork()[0] for model in models]
+        envs.step(actions := chance.integers(0, 4, slots))
+        own = envs.frontier.branches().pages["own"].read(everything).numpy()
+        for slot, model in enumerate(models):
+            model.step(int(actions[slot]))
+            np.testing.assert_array_equal(own[slot], model.own, strict=True)
+    assert len(models) == slots
+    assert len(np.unique(own, axis=0)) == slots
+
+
+def test_forks_share_a_table_that_they_did_not_write():
+    env = SharedCounterOracle(**SMALL, mutation=20)
+    env.reset(seed=1)
+    env.step(1)
+    before = env.own.copy()
+    child, other = env.fork(2)
+    assert child.own is other.own is env.own
+    child.step(2)
+    assert not np.array_equal(child.own, before)
+    assert np.array_equal(env.own, before)
+    twin = copy.deepcopy(env)
+    assert np.array_equal(pickle.loads(pickle.dumps(env)).own, before)
+    assert np.array_equal(twin.own, before)
 
 
 @pytest.mark.parametrize("mode", ["rgb_array", "ansi"])
@@ -272,10 +353,11 @@ def test_certified(monkeypatch):
             SharedCounter,
             SharedCounterOracle,
             matrix={
-                "width": (1, 97, 65_536),
+                "width": (1, 97, 4096),
                 "actions": (1, 2, 4),
                 "depth": (1, 5, 32),
                 "target": (1, 3, 20),
+                "mutation": (0, 5, 100),
             },
         )
         chosen = rows(registry.registrations()[name])[::10]
