@@ -27,7 +27,9 @@ class PageWrites(NamedTuple):
 
     def rows(self, index: Tensor) -> PageWrites:
         """Returns the writes of the branches `index`, `[K] int64`."""
-        return PageWrites(*(None if x is None else x.index_select(0, index) for x in self))
+        length = None if self.length is None else self.length.index_select(0, index)
+        start, value = self.start.index_select(0, index), self.value.index_select(0, index)
+        return PageWrites(start, value, length)
 
     @property
     def size(self) -> int:

@@ -1,5 +1,7 @@
 """Paged rows: reads and copy-on-write of wide per-branch arrays kept as pages of one pool."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -80,16 +82,13 @@ def read_pages(
     index, rows = index.clamp(0, width - 1), rows.clamp(0, table.shape[0] - 1)
     column = (slice(None), *(None,) * (index.dim() - 1))
     cell, inside = _split(index, size)
-    cell += (rows * table.shape[1])[column]
-    page = table.view(-1).index_select(0, cell.view(-1)).view(index.shape)
+    page = _at(table, cell.add_((rows * table.shape[1])[column]))
     unwritten = pool.new_zeros(())
     if base is not None:
-        place = index + (context_index.index_select(0, rows) * width)[column]
-        unwritten = base.view(-1).index_select(0, place.view(-1)).view(index.shape)
+        unwritten = _at(base, index + (context_index.index_select(0, rows) * width)[column])
     if not pool.shape[0]:
         return unwritten.expand(index.shape).contiguous()
-    place = page.clamp(min=0).to(torch.int64).mul_(size).add_(inside)
-    value = pool.view(-1).index_select(0, place.view(-1)).view(index.shape)
+    value = _at(pool, page.clamp(min=0).to(torch.int64).mul_(size).add_(inside))
     return torch.where(page >= 0, value, unwritten)
 
 
@@ -148,9 +147,12 @@ def write_pages(
     With Triton one launch and no host synchronisation; torch waits on CUDA.
     """
     _check_pages(pool, table, base, context_index, width)
-    _expect("value", value, (pool.dtype,), ("M", "S", "L"), pool)
-    length = _check_runs(rows, start, length, value.shape[2], table, width)
-    _expect("value", value, None, (*start.shape, "L"), pool, contiguous=False)
+    _expect("value", value, (pool.dtype,), ("M", "S", "L"), pool, contiguous=False)
+    longest = value.shape[2]
+    _expect("start", start, (torch.int64,), (*value.shape[:2],), pool, contiguous=False)
+    if length is None:
+        length = torch.full_like(start, longest)
+    _check_runs(rows, start, length, longest, table, width)
     _check_ownership(stamp, table, sealed)
     _expect("stamp", stamp, None, (pool.shape[0],), pool)
     _expect("free", free, (torch.int32,), (pool.shape[0],), pool)
@@ -160,7 +162,7 @@ def write_pages(
     if not value.numel() or not table.numel():
         return
     if path == "torch" or pool.is_cpu:
-        runs = _Pieces(rows, start, length, value.shape[2], table.shape, pool.shape[1], width)
+        runs = _Pieces(rows, start, length, longest, table.shape, pool.shape[1], width)
         cell, kept = runs.cells_without_page(stamp, table, sealed)
         if cell.shape[0] > int(top):
             raise ValueError(
@@ -223,7 +225,7 @@ def count_pages(
     _expect("table", table, (torch.int32,), ("N", pages), None)
     if page_size < 1:
         raise ValueError(f"`page_size` is {page_size}; expected at least 1")
-    length = _check_runs(rows, start, length, width, table, width)
+    _check_runs(rows, start, length, width, table, width)
     _check_ownership(stamp, table, sealed)
     path = resolve(impl, table)
     if not start.numel() or not table.numel():
@@ -263,8 +265,7 @@ def mark_pages(table: Tensor, held: Tensor, num_pages: int, *, impl: Impl = "aut
         return pages_triton.mark_pages(table, held, num_pages)
     # Whatever is not a page of a held row marks one more page, in front.
     marks = torch.zeros(num_pages + 1, dtype=torch.bool, device=table.device)
-    step = max(1, _CHUNK // max(1, table.shape[1]))
-    for part, of in zip(table.split(step), held.split(step), strict=True):
+    for part, of in _chunks(_CHUNK // max(1, table.shape[1]), table, held):
         page = torch.where(of[:, None] & (part < num_pages), part, NO_PAGE)
         marks.index_fill_(0, page.view(-1).to(torch.int64) + 1, True)
     return marks[1:]
@@ -285,7 +286,7 @@ class _Pieces:
     ) -> None:
         named = (rows >= 0).logical_and_(rows < table_shape[0])[:, None]
         named = named & (start >= 0) & (start < width) & (length > 0)
-        run = named.view(-1).nonzero().squeeze(1)
+        run = named.reshape(-1).nonzero().squeeze(1)
         row = rows[run // start.shape[1]]
         first = start.reshape(-1)[run]
         end = (first + length.reshape(-1)[run].clamp_(max=longest)).clamp_(max=width)
@@ -320,7 +321,8 @@ class _Pieces:
             owned &= stamp.index_select(0, page.clamp_(min=0)) > seal
         kept = self.cell[~(owned | self.covers)]
         if self.many:
-            kept = kept.unique()
+            kept = kept.sort().values
+            kept = kept[torch.cat([kept[:1] >= 0, kept[1:] > kept[:-1]])]
         return torch.cat([self.cell[self.covers & ~owned], kept]), kept
 
     def write(self, value: Tensor, pool: Tensor, table: Tensor) -> None:
@@ -328,7 +330,7 @@ class _Pieces:
         page = table.view(-1).index_select(0, self.cell).to(torch.int64)
         entries, value, size = pool.view(-1), value.reshape(-1), self.page_size
         whole = self.covers.nonzero().squeeze(1)
-        for some in whole.split(max(1, _CHUNK // size)):
+        for (some,) in _chunks(_CHUNK // size, whole):
             pool.index_copy_(0, page[some], _windows(value, self.source[some], size))
         place, source, count = page * size + self.inside, self.source, self.count
         if whole.shape[0]:
@@ -337,10 +339,8 @@ class _Pieces:
         if self.longest == 1:
             entries.index_copy_(0, place, value.index_select(0, source))
             return
-        step = max(1, _CHUNK // min(size, self.longest))
-        for place_, source_, count_ in zip(
-            place.split(step), source.split(step), count.split(step), strict=True
-        ):
+        step = _CHUNK // min(size, self.longest)
+        for place_, source_, count_ in _chunks(step, place, source, count):
             of, rank = _repeat(count_)
             found = value.index_select(0, source_[of].add_(rank))
             entries.index_copy_(0, place_[of].add_(rank), found)
@@ -357,9 +357,7 @@ def _copy_content(
 ) -> None:
     """Copies what the flat cells of the table read into the pages `to` of the pool."""
     size, pages = pool.shape[1], table.shape[1]
-    for cell_, to_ in zip(
-        cell.split(max(1, _CHUNK // size)), to.split(max(1, _CHUNK // size)), strict=True
-    ):
+    for cell_, to_ in _chunks(_CHUNK // size, cell, to):
         old = table.view(-1).index_select(0, cell_).to(torch.int64)
         held = old >= 0
         pool.index_copy_(0, to_[held], pool.index_select(0, old[held]))
@@ -379,6 +377,13 @@ def _copy_content(
         pool[:, :real].index_copy_(0, last, _windows(base.view(-1), begin[short], real))
 
 
+def _chunks(step: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """The tensors, `step` entries of each at a time."""
+    step = max(1, step)
+    for first in range(0, tensors[0].shape[0], step):
+        yield tuple(x[first : first + step] for x in tensors)
+
+
 def _repeat(count: Tensor) -> tuple[Tensor, Tensor]:
     """Each k `count[k]` times, and how many times before: `[0, 0, 2], [0, 1, 0]` of `[2, 0, 1]`."""
     of = torch.repeat_interleave(count)
@@ -391,6 +396,11 @@ def _windows(flat: Tensor, begin: Tensor, size: int) -> Tensor:
     if not begin.shape[0]:
         return flat.new_empty(0, size)
     return flat.unfold(0, size, 1).index_select(0, begin)
+
+
+def _at(x: Tensor, index: Tensor) -> Tensor:
+    """Entries of `x`, seen flat, in the shape of `index`."""
+    return x.view(-1).index_select(0, index.reshape(-1)).view(index.shape)
 
 
 def _split(index: Tensor, page_size: int) -> tuple[Tensor, Tensor]:
@@ -419,16 +429,14 @@ def _check_ownership(stamp: Tensor, table: Tensor, sealed: Tensor) -> None:
 
 
 def _check_runs(
-    rows: Tensor, start: Tensor, length: Tensor | None, longest: int, table: Tensor, width: int
-) -> Tensor:
-    """Refuses runs that are not as in `write_pages`; returns their lengths."""
+    rows: Tensor, start: Tensor, length: Tensor, longest: int, table: Tensor, width: int
+) -> None:
+    """Refuses runs that are not as in `write_pages`."""
     _expect("rows", rows, (torch.int64,), ("M",), table)
     _expect("start", start, (torch.int64,), (rows.shape[0], "S"), table, contiguous=False)
-    if length is None:
-        length = torch.full_like(start, longest)
     _expect("length", length, (torch.int64,), tuple(start.shape), table, contiguous=False)
     if start.is_cuda:
-        return length
+        return
     _expect_rows(rows, table)
     wrong = (start < 0) | (length < 0) | (length > longest) | (start > width - length)
     wrong &= (start != NO_WRITE) & (rows >= 0)[:, None]
@@ -439,7 +447,6 @@ def _check_runs(
             f"expected a length of 0 .. {longest} within the entries 0 .. {width - 1} of a row, "
             f"or NO_WRITE ({NO_WRITE}) as the start"
         )
-    return length
 
 
 def _expect(

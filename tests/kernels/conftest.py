@@ -8,6 +8,7 @@ LAUNCHERS = {
     "rows_triton": ("copy_rows",),
     "compact_triton": ("compact_indices",),
     "select_triton": ("top_k_per_root",),
+    "pages_triton": ("read_pages", "write_pages", "count_pages", "mark_pages"),
 }
 
 
