@@ -384,7 +384,7 @@ class Frontier:
         free, num_free = compact_indices(self.status == FREE)
         if number > self.num_slots:
             raise self.faults.full(number, int(num_free))
-        rows = named.repeat_interleave(each)
+        rows = named if isinstance(each, int) and each == 1 else named.repeat_interleave(each)
         slots = free[:number]
         if self.synchronous:
             self.faults.require(rows, slots, num_free, self.status)
@@ -399,24 +399,23 @@ class Frontier:
         forks = self.forks[rows]
         self.forks[rows] = forks + 1 if ok is None else forks + ok.to(torch.int32)
         ids = self._new_ids(valid, number)
-        last = self.lineage.append(
-            valid,
-            {"parent_entry": self.last_entry[rows], "branch_id": ids, "root": self.root[rows]},
-        )
+        last: Tensor | int = NO_ENTRY
+        if self.lineage.recorded:
+            birth = {"parent_entry": self.last_entry[rows], "branch_id": ids}
+            last = self.lineage.append(valid, {**birth, "root": self.root[rows]})
+        copied = ("root", "context_index", "depth", "verdict_score")
+        columns = [*(getattr(self, name) for name in copied), *self.state.values()]
+        copy_rows(columns, rows, slots, disjoint=True)
         self._place(
             slots,
             {
-                "root": self.root[rows],
-                "context_index": self.context_index[rows],
                 "branch_id": ids,
                 "parent_id": self.branch_id[rows],
-                "depth": self.depth[rows],
                 "key": fork_key(self.key[rows], forks, occurrence(rows), rng),
                 "forks": forks + 1 if rng == "shared" else 0,
                 "last_entry": last,
-                "verdict_score": self.verdict_score[rows],
             },
-            {name: column[rows] for name, column in self.state.items()},
+            {},
             LIVE,
         )
         for pool in self.pages.values():
@@ -689,6 +688,7 @@ class Frontier:
         status: int | Tensor,
     ) -> None:
         """Writes rows into `slots`, `[M]`; entries that are `NO_SLOT` are skipped."""
-        fields = [self.status, *(getattr(self, name) for name in columns), *self.state.values()]
-        values = [status, *columns.values(), *(state[name] for name in self.state)]
+        fields = [self.status, *(getattr(self, name) for name in columns)]
+        fields += [self.state[name] for name in state]
+        values = [status, *columns.values(), *state.values()]
         write_rows(fields, slots, [x.contiguous() if isinstance(x, Tensor) else x for x in values])
