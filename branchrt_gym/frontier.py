@@ -296,7 +296,7 @@ class Frontier:
         # Free slots hold valid values, so that a step may compute on all rows.
         row = torch.arange(self.num_slots, device=self.device) % self.num_roots
         for name, column in self.state.items():
-            column.copy_(state[name][row])
+            torch.index_select(state[name], 0, row, out=column)
         self.context_index.copy_(context_index[row])
         roots = torch.arange(self.num_roots, device=self.device)
         self.begin(roots, None, roots, context_index, key, state)

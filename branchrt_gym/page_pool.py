@@ -254,6 +254,8 @@ class PagePool:
         assert bool((self.stamp <= self.clock + 1).all()), "a page from the future"
         entries = self.table[held]
         own = entries != NO_PAGE
+        if not bool(own.any()):
+            return
         own &= self.stamp[entries.clamp(min=0).long()] > self.sealed[held][:, None]
         holders = torch.bincount(entries[entries != NO_PAGE].long(), minlength=self.capacity)
         assert bool((holders[entries[own].long()] == 1).all()), "a page to write in place is shared"

@@ -210,7 +210,7 @@ class Faults:
         code = torch.where(alive, torch.where(fits, 0, self._FULL), self._STATUS)
         asked = torch.full_like(num_free, rows.shape[0])
         fault = torch.stack([code, asked, num_free])
-        self._noted = torch.where(self._noted[0] == 0, fault, self._noted)
+        self._noted.copy_(torch.where(self._noted[0] == 0, fault, self._noted))
         return alive & fits
 
     def require(self, rows: Tensor, slots: Tensor, num_free: Tensor, status: Tensor) -> None:

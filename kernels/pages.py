@@ -16,6 +16,7 @@ NO_PAGE = -1
 NO_WRITE = -1
 """As the start of a run: no write here."""
 
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _CHUNK = 1 << 20  # entries of scratch at once: few passes, each within a cache
 
 
@@ -331,7 +332,7 @@ class _Pieces:
         entries, value, size = pool.view(-1), value.reshape(-1), self.page_size
         whole = self.covers.nonzero().squeeze(1)
         for (some,) in _chunks(_CHUNK // size, whole):
-            pool.index_copy_(0, page[some], _windows(value, self.source[some], size))
+            _put(pool, page[some], _windows(value, self.source[some], size))
         place, source, count = page * size + self.inside, self.source, self.count
         if whole.shape[0]:
             part = ~self.covers
@@ -360,7 +361,7 @@ def _copy_content(
     for cell_, to_ in _chunks(_CHUNK // size, cell, to):
         old = table.view(-1).index_select(0, cell_).to(torch.int64)
         held = old >= 0
-        pool.index_copy_(0, to_[held], pool.index_select(0, old[held]))
+        _put(pool, to_[held], pool.index_select(0, old[held]))
         cell_, to_ = cell_[~held], to_[~held]
         if base is None:
             pool.index_fill_(0, to_, 0)
@@ -371,10 +372,20 @@ def _copy_content(
         real = width - (pages - 1) * size  # entries of a row's last page
         short = page > (pages - 2 if real < size else pages)
         full = ~short
-        pool.index_copy_(0, to_[full], _windows(base.view(-1), begin[full], size))
+        _put(pool, to_[full], _windows(base.view(-1), begin[full], size))
         last = to_[short]
         pool.index_fill_(0, last, 0)
         pool[:, :real].index_copy_(0, last, _windows(base.view(-1), begin[short], real))
+
+
+def _put(pool: Tensor, to: Tensor, pages: Tensor) -> None:
+    """Sets `pool[to] = pages`."""
+    if pool.is_cuda:
+        pool.index_copy_(0, to, pages)
+        return
+    # NumPy takes a fraction of torch's time, which moves entry by entry with all threads.
+    words = _WORDS[pool.element_size()]
+    pool.view(words).numpy()[to.numpy()] = pages.view(words).numpy()
 
 
 def _chunks(step: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:

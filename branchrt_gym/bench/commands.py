@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from branchrt_gym.bench.capacity_commands import bench_beams, bench_capacity
 from branchrt_gym.bench.terminal import (
     FAILED,
     BeamWidth,
@@ -33,6 +34,8 @@ DEEP_TREE = "branchrt/DeepTree-v0"
 CUDA_ROOTS = [64, 128, 256, 512, 1024]
 
 bench = typer.Typer(help="Check for equality, then measure.", no_args_is_help=True)
+bench.command("capacity")(bench_capacity)
+bench.command("beams")(bench_beams)
 
 
 @bench.command("deep-tree")

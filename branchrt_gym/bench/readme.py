@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from branchrt_gym.bench.beams_report import beam_lines
+from branchrt_gym.bench.capacity_report import capacity_lines, page_step_lines
 from branchrt_gym.bench.forms_readme import form_lines
 from branchrt_gym.bench.record import read_rows
 
@@ -31,7 +33,7 @@ def figures(rows: Iterable[Mapping[str, Any]]) -> str:
         # Rows of `bench step` from before it knew two environments name none.
         env = row.get("env", DEEP_TREE) if row["bench"] == "step" else row.get("environment", "")
         env += row.get("matrix", "")
-        if row["bench"] in ("expand", "transcripts"):
+        if row["bench"] in ("expand", "transcripts", "capacity"):
             env = str(row["sizes"])
         newest[row["bench"], row["hardware"]["device"], env] = row
     lines = ["| what | figure | where |", "|---|---|---|"]
@@ -158,6 +160,9 @@ def _transcripts(row: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 _WRITERS = {
+    "beams": beam_lines,
+    "capacity": capacity_lines,
+    "page-steps": page_step_lines,
     "step on the device": _device_steps,
     "deep-tree": _deep_tree,
     "expand": _expand,
