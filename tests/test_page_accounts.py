@@ -10,6 +10,7 @@ from branchrt_gym.slots import FREE
 
 OPERATIONS = int(os.environ.get("BRANCHRT_PAGE_OPERATIONS", "20000"))  # of single branches
 SLOTS, ROOTS, WIDTH, PAGE = 256, 8, 101, 8
+MILLION, INT = 1 << 20, torch.int32
 
 
 def test_no_page_is_lost_and_none_is_wrong():
@@ -71,3 +72,34 @@ def test_no_page_is_lost_and_none_is_wrong():
     frontier.prune(list(held))
     pool.reclaim(frontier.status != FREE)
     assert pool.in_use == 0
+
+
+def test_a_page_that_a_million_branches_share():
+    contract = Contract({"own": paged((8,), torch.int16, page_size=8), "score": branch((), INT)})
+    frontier = Frontier(MILLION, 1, contract, page_capacity=4)
+    frontier.start(0, state={"score": torch.zeros(1, dtype=INT)})
+    pool = frontier.pages["own"]
+
+    def write(slot, place, value):
+        slots = torch.tensor([slot])
+        view = frontier.branches(slots).pages["own"]
+        writes = view.write(torch.tensor([place]), torch.tensor([value], dtype=torch.int16))
+        pool.make_room(writes, slots, frontier.status != FREE)
+        pool.write(writes, slots, None, frontier.context_index)
+
+    write(0, 3, 7)
+    frontier.fork([0], MILLION - 1)
+    assert pool.in_use == 1
+    write(MILLION // 2, 4, 9)
+    write(MILLION // 2, 3, 8)  # in place, for it has the page for itself now
+    write(0, 5, 1)
+    assert pool.in_use == 3
+    every = frontier.branches().pages["own"]
+    found = torch.stack([every.read(torch.full((MILLION,), place)) for place in (3, 4, 5)], 1)
+    assert found[MILLION // 2].tolist() == [8, 9, 0] and found[0].tolist() == [7, 0, 1]
+    others = torch.ones(MILLION, dtype=torch.bool)
+    others[[0, MILLION // 2]] = False
+    assert found[others].unique(dim=0).tolist() == [[7, 0, 0]]
+    frontier.prune([0, MILLION // 2])
+    pool.reclaim(frontier.status != FREE)
+    assert pool.in_use == 1
