@@ -1,0 +1,1 @@
+"""Adapters to training libraries, one module a library; importing one needs that library."""
