@@ -538,7 +538,8 @@ class Frontier:
         }
         for name, values in fresh.items():  # only now: a new value may be an old column
             self.state[name].copy_(values)
-        self._write_pages(step.pages, self._own(mask))
+        if step.pages:
+            self._write_pages(step.pages, self._own(mask))
         self.depth += mask
         if flags is None or not self.lineage.recorded:
             return
