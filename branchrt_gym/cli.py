@@ -27,6 +27,7 @@ from branchrt_gym.bench.terminal import (
     progress,
 )
 from branchrt_gym.errors import MissingExtraError
+from branchrt_gym.snapshot_command import snapshot
 
 if TYPE_CHECKING:
     from branchrt_gym.certify import Certificate, Row
@@ -35,6 +36,7 @@ __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(bench, name="bench")
+app.command()(snapshot)
 
 
 def _version(wanted: bool) -> None:

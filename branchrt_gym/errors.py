@@ -23,6 +23,7 @@ __all__ = [
     "PagePoolFullError",
     "SaveFormatError",
     "SlotError",
+    "SnapshotUnsupportedError",
 ]
 
 
@@ -60,6 +61,10 @@ class OptionsError(BranchRTError, ValueError):
 
 class SlotError(BranchRTError, ValueError):
     """A slot is outside the frontier, or its status does not allow the fork or prune asked for."""
+
+
+class SnapshotUnsupportedError(BranchRTError, TypeError):
+    """An environment has a part of which no exact copy can be made; the text names it."""
 
 
 class SaveFormatError(BranchRTError, ValueError):

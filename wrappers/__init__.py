@@ -1,1 +1,17 @@
 """Wrappers around ordinary Gymnasium environments."""
+
+from branchrt_gym.wrappers.branch_wrapper import BranchVectorWrapper, BranchWrapper
+from branchrt_gym.wrappers.snapshots import PROVIDERS, Snapshot, SnapshotProvider
+from branchrt_gym.wrappers.statistics import RecordBranchStatistics
+from branchrt_gym.wrappers.verify import Verification, verify
+
+__all__ = [
+    "PROVIDERS",
+    "BranchVectorWrapper",
+    "BranchWrapper",
+    "RecordBranchStatistics",
+    "Snapshot",
+    "SnapshotProvider",
+    "Verification",
+    "verify",
+]
