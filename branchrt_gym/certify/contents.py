@@ -14,7 +14,7 @@ from branchrt_gym.pages import Pages
 __all__ = ["compare_contents"]
 
 # What is compared at a time; of more, a part evenly spaced that moves on from time to time.
-ENTRIES = 1 << 18
+ENTRIES = 1 << 16
 BRANCHES = 1 << 11  # an oracle may have to put its array together for each
 
 
