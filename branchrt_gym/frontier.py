@@ -599,7 +599,7 @@ class Frontier:
         tables = {name: pool.table[parents] for name, pool in self.pages.items()}
         held = (self.status != FREE) & ~leaving
         for name, writes in pages.items():
-            self.pages[name].make_room(writes, parents, held, table=tables[name])
+            self.pages[name].check_room(writes, tables[name], held)
         return tables
 
     def replace(
@@ -656,6 +656,8 @@ class Frontier:
         for name, pool in self.pages.items():
             seal = pool.tick().expand(slots.shape[0]).contiguous()
             write_rows(pool.columns, slots, [tables[name], seal])
+        for name, writes in pages.items():
+            self.pages[name].make_room(writes, slots, self.status != FREE)
         self._write_pages(pages, slots)
         for slot, payload in zip(slots.tolist() if payloads else (), payloads, strict=True):
             self.payloads[slot] = payload

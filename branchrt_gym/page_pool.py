@@ -73,8 +73,9 @@ class PagePool:
             device: Where it is stored.
             name: The field's, for errors.
         """
-        if capacity is not None and capacity < 0:
-            raise ValueError(f"`capacity` is {capacity}; expected pages, 0 or more, or None")
+        counted = isinstance(capacity, int) and not isinstance(capacity, bool)
+        if capacity is not None and (not counted or capacity < 0):
+            raise ValueError(f"`page_capacity` is {capacity!r}; expected pages, 0 or more, or None")
         self.name = name
         self.field = field
         self.width = field.shape[0]
@@ -140,64 +141,47 @@ class PagePool:
         copy_rows([self.table], parents, slots, disjoint=True)
         write_rows([self.sealed], slots, [seal.expand(slots.shape[0]).contiguous()])
 
-    def make_room(
-        self,
-        writes: PageWrites,
-        slots: Tensor,
-        held: Tensor,
-        *,
-        table: Tensor | None = None,
-    ) -> None:
+    def make_room(self, writes: PageWrites, slots: Tensor, held: Tensor) -> None:
         """Makes sure that the writes find free pages, reclaiming or growing if they do not.
 
         Args:
             writes: Of `M` branches.
             slots: `[M] int64`, where they are, or `NO_SLOT`.
-            held: `[N] bool`, the slots whose pages must stay.
-            table: `[M, T]`, instead of `slots`: the pages of branches that have no slot yet, none
-                of them their own.
+            held: `[N] bool`, the slots that are not free.
 
         Raises:
             PagePoolFullError: If they do not fit even so; nothing is changed.
         """
-        runs = writes.value.shape[:2]
-        reach = min(self.per_branch, (writes.value.shape[2] - 1) // self.page_size + 2)
-        most = runs[0] * min(runs[1] * reach, self.per_branch)
-        cpu = self.top.device.type == "cpu"
-        if not cpu and self._most_used + most <= self.capacity:
+        most = self._most(writes)
+        if self._surely(most):
             self._most_used += most
             return
-        sealed = self.sealed
-        rows = slots
-        pages = self.table
-        if table is not None:
-            pages, rows = table, torch.arange(runs[0], device=slots.device)
-            sealed = torch.full_like(rows, torch.iinfo(torch.int32).max, dtype=torch.int32)
-        need = int(
-            count_pages(
-                self.stamp,
-                pages,
-                sealed,
-                rows,
-                writes.start,
-                self.lengths(writes),
-                self.page_size,
-                self.width,
-            )
-        )
+        need = self._need(writes, slots, self.table, self.sealed)
         if need > self.capacity - self.in_use:
-            self.reclaim(held, table)
-        lacking = need - (self.capacity - self.in_use)
-        if lacking > 0 and not self.grows:
-            free = self.capacity - self.in_use
-            raise PagePoolFullError(
-                f"`{self.name}` needs {need} more pages and {free} of {self.capacity} are free; "
-                f"ask for `page_capacity` of {self.capacity + lacking} or more, prune first, or "
-                "leave it None for pools that grow. Nothing was changed"
-            )
-        if lacking > 0:
-            self._grow(lacking)
+            self.reclaim(held)
+        self._find(need, self.in_use)
         self._most_used = self.in_use + need
+
+    def check_room(self, writes: PageWrites, table: Tensor, held: Tensor) -> None:
+        """Makes sure that `make_room` will succeed for branches that are yet to be placed.
+
+        No page changes hands: what leaves only then may still be there after another error.
+
+        Args:
+            writes: Of `M` branches.
+            table: `[M, T] int32`, the pages that they will begin with, none of them their own.
+            held: `[N] bool`, the slots that will not be free beside theirs.
+
+        Raises:
+            PagePoolFullError: If there are too few pages.
+        """
+        if self._surely(self._most(writes)):
+            return
+        rows = torch.arange(table.shape[0], device=table.device)
+        never = torch.full_like(rows, torch.iinfo(torch.int32).max, dtype=torch.int32)
+        need = self._need(writes, rows, table, never)
+        if need > self.capacity - self.in_use:
+            self._find(need, int(self._marked(held, table).sum()))
 
     def write(
         self, writes: PageWrites, slots: Tensor, base: Tensor | None, context_index: Tensor
@@ -227,14 +211,9 @@ class PagePool:
             self.width,
         )
 
-    def reclaim(self, held: Tensor, more: Tensor | None = None) -> None:
-        """Frees every page that no slot in `held` has; no host synchronisation.
-
-        Args:
-            held: `[N] bool`.
-            more: `[M, T] int32`, further pages to keep.
-        """
-        self._all_free(self._marked(held, more))
+    def reclaim(self, held: Tensor) -> None:
+        """Frees every page that no slot in `held`, `[N] bool`, has; no host synchronisation."""
+        self._all_free(self._marked(held))
 
     def reachable(self, held: Tensor) -> int:
         """Returns how many pages the slots in `held` have; synchronises."""
@@ -290,11 +269,35 @@ class PagePool:
         self._all_free(torch.arange(self.capacity, device=self.top.device) < count)
         self._most_used = count
 
-    def lengths(self, writes: PageWrites) -> Tensor:
-        """Returns the runs' lengths, `[M, S] int64`."""
-        if writes.length is not None:
-            return writes.length
-        return torch.full_like(writes.start, writes.value.shape[2])
+    def _most(self, writes: PageWrites) -> int:
+        """Pages that writes take at most, whatever they hold."""
+        count, runs, length = writes.value.shape
+        reach = min(self.per_branch, (length - 1) // self.page_size + 2)
+        return count * min(runs * reach, self.per_branch)
+
+    def _surely(self, more: int) -> bool:
+        """Whether so many are free, as far as is known without waiting for a GPU."""
+        return self.top.device.type != "cpu" and self._most_used + more <= self.capacity
+
+    def _need(self, writes: PageWrites, rows: Tensor, table: Tensor, sealed: Tensor) -> int:
+        """Pages that writes of the `rows` of a table take."""
+        length = writes.length
+        if length is None:
+            length = torch.full_like(writes.start, writes.value.shape[2])
+        size = (self.page_size, self.width)
+        return int(count_pages(self.stamp, table, sealed, rows, writes.start, length, *size))
+
+    def _find(self, need: int, used: int) -> None:
+        """Grows if `need` pages do not fit beside `used` ones, or raises."""
+        lacking = need - (self.capacity - used)
+        if lacking > 0 and not self.grows:
+            raise PagePoolFullError(
+                f"`{self.name}` needs {need} more pages and {self.capacity - used} of "
+                f"{self.capacity} are free; ask for `page_capacity` of {self.capacity + lacking} "
+                "or more, prune first, or leave it None for pools that grow. Nothing was changed"
+            )
+        if lacking > 0:
+            self._grow(lacking)
 
     def _marked(self, held: Tensor, more: Tensor | None = None) -> Tensor:
         marked = mark_pages(self.table, held, self.capacity)

@@ -11,6 +11,8 @@ from branchrt_gym.kernels.pages import NO_WRITE, read_pages
 
 __all__ = ["NO_WRITE", "PageWrites", "Pages"]
 
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
 
 class PageWrites(NamedTuple):
     """Runs of entries to be written to a paged field of `M` branches; see `Pages.write`.
@@ -83,8 +85,14 @@ class Pages(NamedTuple):
                 all.
 
         Raises:
+            TypeError: If `start` or `length` are no integers, or something is no tensor.
             ValueError: If the shapes do not fit each other.
         """
+        for name, part in (("start", start), ("value", value), ("length", length)):
+            if not isinstance(part, Tensor) and not (name == "length" and part is None):
+                raise TypeError(f"`{name}` is {type(part).__name__}; expected a tensor")
+            if name != "value" and part is not None and part.dtype not in INTEGERS:
+                raise TypeError(f"`{name}` is {part.dtype}; expected integers")
         given = tuple(start.shape), tuple(value.shape)
         if start.ndim == 1:
             start = start[:, None]

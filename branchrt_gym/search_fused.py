@@ -36,14 +36,14 @@ def unfit(
     """Says why a search cannot run in the fused tier (or the captured), or returns None."""
     if not has_triton():
         return "Triton is not installed"
+    if env.contract.not_in_registers is not None:
+        return env.contract.not_in_registers
     if fused and env.transition_kernel(device) is None:
         return f"{type(env.rules).__name__} has no `transition_kernel`"
     if fused and device.type != "cuda" and not interpreted():
         return f"the roots are on {device}, where Triton runs only with TRITON_INTERPRET=1"
     if not fused and device.type != "cuda":
         return f"CUDA graphs need a CUDA device, and the roots are on {device}"
-    if env.contract.not_in_registers is not None:
-        return env.contract.not_in_registers
     fanout = num_actions(env)
     if isinstance(policy, Beam):
         children, levels = policy.width * fanout, depth

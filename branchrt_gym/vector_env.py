@@ -99,7 +99,8 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         page_capacity: Pages of each `paged` field's pool; None for pools that grow.
         when_full: Called with the frontier when a step finds a pool full: returns the slots or the
             mask of branches to prune, as often as it takes, or none for the error that there is
-            without it. What is pruned does not take the step.
+            without it. What is pruned does not take the step. It must not change the frontier
+            itself. `branch_step` does not call it.
         max_episode_steps: Truncate branches at this depth.
         render_mode: One of the environment's `metadata["render_modes"]`.
         debug: Check every hook's output and every write into shared fields, and raise CUDA
@@ -173,6 +174,8 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.copy = copy
         self.device = check_device(device)
         self.max_episode_steps = max_episode_steps
+        if when_full is not None and not callable(when_full):
+            raise TypeError(f"`when_full` is {type(when_full).__name__}; expected a callable")
         self.when_full = when_full
         self.render_mode = render_mode
         self.metadata = {**deepcopy(env.metadata), "autoreset_mode": self.autoreset_mode}
@@ -336,18 +339,29 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _find_pages(self, pool: PagePool, writes: PageWrites) -> None:
         """Makes room for what the live branches write, pruning as `when_full` says."""
+        frontier, before = self.frontier, self.frontier.live
         while True:
             try:
-                self.frontier.find_pages(pool, writes, self.frontier.live)
+                frontier.find_pages(pool, writes, frontier.live)
                 return
-            except PagePoolFullError:
-                mask = torch.zeros_like(self.frontier.live)
+            except PagePoolFullError as error:
+                mask = torch.zeros_like(before)
                 if self.when_full is not None:
-                    which = self.when_full(self.frontier)
-                    mask = read_mask(which, self.frontier.status, check=True)
-                if not bool((mask & self.frontier.live).any()):
+                    try:
+                        mask = read_mask(self.when_full(frontier), frontier.status, check=True)
+                    except (TypeError, ValueError) as wrong:
+                        raise type(wrong)(f"`when_full` failed: {wrong}") from wrong
+                pruned = int((before & ~frontier.live).sum())
+                if bool((mask & frontier.live).any()):
+                    self.prune(mask)
+                elif pruned:
+                    text = str(error).removesuffix("Nothing was changed")
+                    raise PagePoolFullError(
+                        f"{text}{pruned} branches that `when_full` named are pruned, and it "
+                        "named no more"
+                    ) from error
+                else:
                     raise
-                self.prune(mask)
 
     def render(self) -> tuple[Any, ...] | None:
         """Draws every slot: a tuple of `N` frames (`rgb_array`) or texts (`ansi`)."""

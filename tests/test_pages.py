@@ -3,14 +3,18 @@
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from tape import Tape
 
 from branchrt_gym import (
     Beam,
     BestFirst,
+    BranchEnv,
     BranchingVectorEnv,
     Contract,
     Snapshot,
+    Transition,
+    branch,
     branch_step,
     load,
     paged,
@@ -20,6 +24,8 @@ from branchrt_gym import (
 )
 from branchrt_gym.errors import ContractError, PagePoolFullError, SaveFormatError
 from branchrt_gym.slots import FREE
+
+INT = torch.int32
 
 
 def whole(envs):
@@ -255,3 +261,61 @@ def test_a_snapshot_holds_each_page_once(tmp_path):
     broken["pages.own.table"] = broken["pages.own.table"] + 1000
     with pytest.raises(SaveFormatError, match="names pages"):
         Snapshot(taken.header, broken).put(small)
+
+
+class Marks(BranchEnv):
+    """Each action writes an entry, and so takes a page, of its own."""
+
+    reward_dtype = torch.int32
+    uses_key = False
+    single_observation_space = spaces.Box(-(10**6), 10**6, (4,), np.int32)
+    single_action_space = spaces.Discrete(4)
+    contract = Contract({"marks": paged((4,), INT, page_size=1), "score": branch((), INT)})
+
+    def initial_shared(self, keys):
+        return {}
+
+    def initial(self, shared, context_index, keys):
+        return {"score": torch.zeros_like(keys, dtype=INT)}
+
+    def transition(self, shared, branches, action):
+        score = branches.state["score"]
+        never = torch.zeros_like(score, dtype=torch.bool)
+        runs = branches.pages["marks"].write(action, (score * 10 + action + 1).to(INT))
+        return Transition({"score": score + 1}, score, never, never, never, pages={"marks": runs})
+
+    def observation(self, shared, branches):
+        return branches.pages["marks"].read(torch.arange(4).expand(len(branches.depth), 4))
+
+
+def test_a_refused_expansion_takes_no_page_from_its_parents():
+    envs = BranchingVectorEnv(Marks(), 5, num_roots=2, num_contexts=1, page_capacity=3)
+    envs.reset(seed=0)
+    envs.fork([0])
+    envs.step([2, 3, 2, 3, 3])  # all three pages
+    with pytest.raises(PagePoolFullError):
+        envs.branch_step(policy=Beam(1))
+    envs.frontier.pages["marks"].invariants(envs.frontier.status != FREE)
+    with pytest.raises(PagePoolFullError, match="needs 1 more pages and 0 of 3 are free"):
+        envs.step([0, 3, 2, 0, 0])
+    assert envs.observe()[:3].tolist() == [[0, 0, 3, 0], [0, 0, 0, 4], [0, 0, 3, 0]]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"page_capacity": "3"}, "`page_capacity` is '3'"),
+        ({"page_capacity": -1}, "`page_capacity` is -1"),
+        ({"when_full": 5}, "`when_full` is int"),
+    ],
+)
+def test_arguments_that_cannot_be(wrong, text):
+    with pytest.raises((TypeError, ValueError), match=text):
+        BranchingVectorEnv(Tape(), 3, **wrong)
+
+
+def test_what_when_full_returns_is_named():
+    envs = BranchingVectorEnv(Tape(ends=False), 3, page_capacity=0, when_full=lambda frontier: None)
+    envs.reset(seed=0)
+    with pytest.raises(TypeError, match="`when_full` failed: "):
+        envs.step([0, 0, 0])
