@@ -58,7 +58,7 @@ def copy_rows(
     from_rows: Tensor,
     to_rows: Tensor,
     sources: tuple[Tensor, ...],
-    disjoint: bool,
+    disjoint: bool = False,
 ) -> None:
     """See `rows.copy_rows`; the arguments are taken as checked, with at least one of each row.
 
