@@ -347,10 +347,12 @@ class BranchingVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             except PagePoolFullError as error:
                 mask = torch.zeros_like(before)
                 if self.when_full is not None:
+                    which = self.when_full(frontier)
                     try:
-                        mask = read_mask(self.when_full(frontier), frontier.status, check=True)
+                        mask = read_mask(which, frontier.status, check=True)
                     except (TypeError, ValueError) as wrong:
-                        raise type(wrong)(f"`when_full` failed: {wrong}") from wrong
+                        kind = TypeError if isinstance(wrong, TypeError) else ValueError
+                        raise kind(f"`when_full` failed: {wrong}") from wrong
                 pruned = int((before & ~frontier.live).sum())
                 if bool((mask & frontier.live).any()):
                     self.prune(mask)
