@@ -2,8 +2,8 @@
 
 Nothing less is exact. `set_state(qpos, qvel)` forgets the solver's warm start, and every state
 vector forgets the derived arrays, which lag the positions by a substep and from which Ant and
-Humanoid compute their first reward. The copy itself takes 5 µs; to allocate takes 300, so that what
-a branch or a snapshot leaves behind is kept for the next.
+Humanoid compute their first reward. To allocate takes many times as long as the copy itself, so
+what a branch or a snapshot leaves behind is kept for the next.
 
 The `MjModel` is shared by all branches, unless an environment writes to it as it runs (random
 masses or friction, say): give `provider=Mujoco(own_models=True)` then. `verify` finds it out.
