@@ -37,6 +37,8 @@ from branchrt_gym.search import SearchResult, search
 from branchrt_gym.slots import DONE, FREE, LIVE, NO_BRANCH, NO_ROOT, NO_SLOT
 from branchrt_gym.trajectories import Trajectories
 from branchrt_gym.vector_env import BranchingVectorEnv
+from branchrt_gym.wrappers.branch_wrapper import BranchWrapper
+from branchrt_gym.wrappers.object_vector_env import make_branching
 
 __all__ = [
     "DONE",
@@ -51,6 +53,7 @@ __all__ = [
     "BestFirst",
     "Blackjack",
     "BranchEnv",
+    "BranchWrapper",
     "Branches",
     "BranchingVectorEnv",
     "Contract",
@@ -74,6 +77,7 @@ __all__ = [
     "branch_step",
     "load",
     "log",
+    "make_branching",
     "make_roots",
     "paged",
     "read_shared",

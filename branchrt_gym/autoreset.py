@@ -62,7 +62,13 @@ def _each_root_in_its_slot(frontier: Frontier) -> bool:
     return torch.equal(frontier.root, torch.arange(frontier.num_slots))
 
 
-def restart(frontier: Frontier, env: BranchEnv, slots: Tensor, num_contexts: int) -> None:
+def restart(
+    frontier: Frontier,
+    env: BranchEnv,
+    slots: Tensor,
+    num_contexts: int,
+    seeds: Tensor | None = None,
+) -> None:
     """Begins the next episode of the roots of `slots`, there.
 
     Args:
@@ -70,6 +76,7 @@ def restart(frontier: Frontier, env: BranchEnv, slots: Tensor, num_contexts: int
         env: Makes the first states.
         slots: `[N] bool`, at most one slot of each root.
         num_contexts: `C`, among which each episode's key draws.
+        seeds: `[R] int64`, if these episodes are the first of new seeds.
     """
     rows, valid = frontier.rows_of(slots)
     if valid is not None:
@@ -79,7 +86,14 @@ def restart(frontier: Frontier, env: BranchEnv, slots: Tensor, num_contexts: int
     episode = frontier.episode.index_select(0, root) + 1
     key = first_key(frontier.root_keys().index_select(0, root), episode)
     context_index = draw_context(key, num_contexts)
-    state = env.initial(frontier.shared, context_index, key)
+    state = env.begin(
+        frontier.shared,
+        context_index,
+        key,
+        roots=root,
+        slots=rows,
+        seeds=None if seeds is None else seeds.index_select(0, root),
+    )
     frontier.begin(rows, valid, root, context_index, key, state)
 
 
@@ -96,7 +110,7 @@ def begin_seeded(frontier: Frontier, env: BranchEnv, seeds: Tensor, num_contexts
     context_index = root % num_contexts
     key = episode_key(seeds, torch.zeros_like(root))
     shared = env.initial_shared(context_key(seeds[:num_contexts]))
-    state = env.initial(shared, context_index, key)
+    state = env.begin(shared, context_index, key, roots=root, slots=None, seeds=seeds)
     frontier.start(seeds, context_index, key, state, shared)
 
 
@@ -107,7 +121,7 @@ def begin_next(frontier: Frontier, env: BranchEnv, num_contexts: int) -> None:
     root = torch.arange(frontier.num_roots, device=frontier.device)
     key = episode_key(frontier.seed, frontier.episode + 1)
     context_index = draw_context(key, num_contexts)
-    state = env.initial(frontier.shared, context_index, key)
+    state = env.begin(frontier.shared, context_index, key, roots=root, slots=None, seeds=None)
     frontier.mark_pruned(frontier.live)
     frontier.release(torch.ones_like(frontier.live))
     frontier.begin(root, None, root, context_index, key, state)
@@ -153,5 +167,5 @@ def begin_masked(
         frontier.seed.copy_(torch.where(reached, seeds, frontier.seed))
         frontier.episode.masked_fill_(reached, -1)
     if bool(members.any()):
-        restart(frontier, env, first, num_contexts)
+        restart(frontier, env, first, num_contexts, seeds)
     return first

@@ -302,8 +302,9 @@ def _expand(
         return _Children(rows=rows, action=action, log={}, payloads=(), **vars(made))
     key = fork_key(frontier.key[rows], frontier.forks[rows], child, rng)
     seen = frontier.branches(rows)
-    if env.uses_key:
-        seen = seen._replace(key=fold(key, seen.depth.to(torch.int64)))
+    if env.uses_key or env.uses_branch_key:
+        own = env.uses_branch_key
+        seen = seen._replace(key=key if own else fold(key, seen.depth.to(torch.int64)))
     step = env.transition(frontier.shared, seen, action)
     return _Children(
         rows=rows,

@@ -75,6 +75,7 @@ class CheckedEnv(BranchEnv):
         self.reward_dtype = env.reward_dtype
         self.score = env.score
         self.uses_key = env.uses_key
+        self.uses_branch_key = env.uses_branch_key
         self._seen: set[str] = set()
 
     def initial_shared(self, keys: Tensor) -> dict[str, Tensor]:
@@ -88,7 +89,25 @@ class CheckedEnv(BranchEnv):
         self, shared: Mapping[str, Tensor], context_index: Tensor, keys: Tensor
     ) -> dict[str, Tensor]:
         """As `BranchEnv.initial`."""
-        fields = self.rules.initial(shared, context_index, keys)
+        return self._first(self.rules.initial(shared, context_index, keys), keys)
+
+    def begin(
+        self,
+        shared: Mapping[str, Tensor],
+        context_index: Tensor,
+        keys: Tensor,
+        *,
+        roots: Tensor,
+        slots: Tensor | None,
+        seeds: Tensor | None,
+    ) -> dict[str, Tensor]:
+        """As `BranchEnv.begin`."""
+        fields = self.rules.begin(
+            shared, context_index, keys, roots=roots, slots=slots, seeds=seeds
+        )
+        return self._first(fields, keys)
+
+    def _first(self, fields: Mapping[str, Tensor], keys: Tensor) -> dict[str, Tensor]:
         if self._due("initial"):
             self._fields("initial", fields, self.rules.contract.of("branch"), keys.shape[0])
         return {name: fields[name].contiguous() for name in self.rules.contract.of("branch")}

@@ -368,6 +368,9 @@ class BranchEnv:
         score: The scalar `branch` field by which `search` ranks, int32 or int64.
         uses_key: Whether `transition` looks at `branches.key`. An environment without chance
             sets it to False and is spared the keys.
+        uses_branch_key: Whether an expansion gives `branches.key` as the children's own keys, the
+            same in every transition of a branch; for environments whose luck is part of a state
+            that lives elsewhere, see `branchrt_gym.wrappers.ObjectVectorEnv`.
         metadata: As in Gymnasium; `render_modes` and `render_fps`.
     """
 
@@ -377,6 +380,7 @@ class BranchEnv:
     reward_dtype: torch.dtype = torch.float32
     score: str = "score"
     uses_key: bool = True
+    uses_branch_key: bool = False
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
 
     def initial_shared(self, keys: Tensor) -> dict[str, Tensor]:
@@ -404,6 +408,32 @@ class BranchEnv:
             Each `branch` field, `[M, *shape]`.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define `initial`")
+
+    def begin(
+        self,
+        shared: Mapping[str, Tensor],
+        context_index: Tensor,
+        keys: Tensor,
+        *,
+        roots: Tensor,
+        slots: Tensor | None,
+        seeds: Tensor | None,
+    ) -> dict[str, Tensor]:
+        """Makes first states as `initial` does, for environments that must know whose they are.
+
+        Args:
+            shared: As in `initial`.
+            context_index: As in `initial`.
+            keys: As in `initial`.
+            roots: `[M] int64`.
+            slots: `[M] int64`, where the roots' last branches stood and the next will; None where
+                all roots start, in slots `0 … R - 1`.
+            seeds: `[M] int64`, of roots that start anew; None for a root's next episode.
+
+        Returns:
+            Each `branch` field, `[M, *shape]`.
+        """
+        return self.initial(shared, context_index, keys)
 
     def transition(
         self, shared: Mapping[str, Tensor], branches: Branches, action: Tensor

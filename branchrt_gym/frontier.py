@@ -175,6 +175,7 @@ class Frontier:
             device=self.device,
         )
         self.faults = Faults(num_slots, self.device)
+        self.elsewhere = ""  # what its branches consist of besides these tensors
         self._keyed: tuple[Tensor, Tensor] | None = None  # seeds, and their keys
 
     # What is there ------------------------------------------------------------------------

@@ -202,6 +202,11 @@ def save(frontier: Frontier, path: str | os.PathLike[str]) -> None:
         raise TypeError(
             f"`frontier` is {type(frontier).__name__}; expected a Frontier, such as `envs.frontier`"
         )
+    if frontier.elsewhere:
+        raise ValueError(
+            f"this frontier's branches consist of {frontier.elsewhere}, which cannot be saved; "
+            "pickle the environment's `snapshot()` where its objects can be pickled"
+        )
     snapshot = Snapshot.take(frontier)
     tensors = {name: value.detach().cpu().contiguous() for name, value in snapshot.tensors.items()}
     target = Path(os.path.realpath(path))

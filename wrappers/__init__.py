@@ -1,6 +1,7 @@
 """Wrappers around ordinary Gymnasium environments."""
 
 from branchrt_gym.wrappers.branch_wrapper import BranchVectorWrapper, BranchWrapper
+from branchrt_gym.wrappers.object_vector_env import ObjectVectorEnv, make_branching
 from branchrt_gym.wrappers.snapshots import PROVIDERS, Snapshot, SnapshotProvider
 from branchrt_gym.wrappers.statistics import RecordBranchStatistics
 from branchrt_gym.wrappers.verify import Verification, verify
@@ -9,9 +10,11 @@ __all__ = [
     "PROVIDERS",
     "BranchVectorWrapper",
     "BranchWrapper",
+    "ObjectVectorEnv",
     "RecordBranchStatistics",
     "Snapshot",
     "SnapshotProvider",
     "Verification",
+    "make_branching",
     "verify",
 ]

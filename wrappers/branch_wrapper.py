@@ -92,15 +92,31 @@ class _Branching:
         try:
             for j in range(n):
                 key = child_key(self._key, number, j) if split else None
-                child = self._provider.copy(self, key)
-                if key is not None:
-                    child._root = child._key = key
-                    child._episode = child._forks = 0
-                children.append(child)
+                children.append(self.twin(key))
         except BaseException:
             self._forks = number
             raise
         return children
+
+    def twin(self, key: int | None = None) -> Self:
+        """Copies this branch as `fork` does, without counting it as one.
+
+        Args:
+            key: The copy's key, 64 bits, from which its luck is drawn; None for this branch's
+                luck and key.
+
+        Raises:
+            SnapshotUnsupportedError: For a part that cannot be copied exactly.
+        """
+        copy = self._provider.copy(self, key)
+        if key is not None:
+            copy.rekey(key)
+        return copy  # type: ignore[no-any-return]
+
+    def rekey(self, key: int) -> None:
+        """Gives this branch another key for its children; its own luck stays."""
+        self._root = self._key = key
+        self._episode = self._forks = 0
 
     def snapshot(self) -> Snapshot:
         """Returns this branch at this moment, luck included; later steps do not change it.
