@@ -34,7 +34,7 @@ LAYERS = {
     "kernels": Layer(frozenset({"kernels", "torch"}), frozenset({"triton"})),
     "core": Layer(CORE, OPTIONAL | UPPER),
     "envs": Layer(CORE | {"envs"}),
-    "wrappers": Layer(CORE | {"wrappers", "cloudpickle"}),  # which Gymnasium brings
+    "wrappers": Layer(CORE | {"wrappers", "evaluation", "cloudpickle"}),  # which Gymnasium brings
     "integrations": Layer(CORE | {"integrations", "stable_baselines3"}),  # a module a library
     "evaluation": Layer(CORE | {"evaluation"}, OPTIONAL | {"httpx", "cloudpickle", "rich"}),
     "distributed": Layer(CORE | {"distributed"}),

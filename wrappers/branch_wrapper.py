@@ -43,6 +43,11 @@ class _Branching:
         return self._provider.name
 
     @property
+    def provider(self) -> SnapshotProvider:
+        """The provider itself, with the emulators and the like that it keeps for later copies."""
+        return self._provider
+
+    @property
     def key(self) -> int:
         """Key of this branch, 64 bits, from which the luck of its split children is made."""
         return self._key

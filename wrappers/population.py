@@ -65,10 +65,12 @@ class ObjectRules(BranchEnv):
         self.make_env = make_env
         self.provider = provider
         self.share = tuple(share)
+        self._shared: SnapshotProvider | None = None
         first = self._make()
         # Copies: a draw from a space would count among the first environment's random sources.
         self.single_observation_space = deepcopy(first.observation_space)
         self.single_action_space = deepcopy(first.action_space)
+        self._rest = rest_observation(self.single_observation_space)
         self.metadata = dict(first.metadata)  # type: ignore[misc]
         self.render_mode = first.render_mode
         self.snapshot_provider = first.snapshot_provider
@@ -92,7 +94,7 @@ class ObjectRules(BranchEnv):
 
     def __getstate__(self) -> dict[str, Any]:
         """Objects go by their attributes: Gymnasium's own pickles forget their state."""
-        state = {**self.__dict__, "objects": None, "first": None}
+        state = {**self.__dict__, "objects": None, "first": None, "_shared": None}
         return {**state, "_pickled": dumps(self.objects)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -136,6 +138,7 @@ class ObjectRules(BranchEnv):
             if last is None and seed is None:  # no luck of its own to go on with
                 seed = key & 0x7FFF_FFFF
             _, info = env.reset(seed=seed)
+            self._shared = env.provider  # chosen for good now; the next roots share what it keeps
             env.rekey(key & WORD)
             self.objects[place] = env, info
             places.append(place)
@@ -184,8 +187,7 @@ class ObjectRules(BranchEnv):
 
     def observation(self, shared: Mapping[str, Tensor], branches: Branches) -> Any:
         """Returns what the objects last showed, without a step."""
-        space = self.single_observation_space
-        rest = rest_observation(space)
+        space, rest = self.single_observation_space, self._rest
         shown = [
             self.objects[place][0].observation if place in self.objects else rest
             for place in branches.state["place"].tolist()
@@ -253,7 +255,7 @@ class ObjectRules(BranchEnv):
 
     def _make(self) -> BranchWrapper[Any, Any]:
         env = self.make_env()
-        return BranchWrapper(env, provider=self.provider, share=self.share)
+        return BranchWrapper(env, provider=self._shared or self.provider, share=self.share)
 
     def _uses(self) -> Counter[int]:
         """Returns how many branches have each object."""
