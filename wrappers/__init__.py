@@ -4,6 +4,8 @@ from branchrt_gym.wrappers.branch_wrapper import BranchVectorWrapper, BranchWrap
 from branchrt_gym.wrappers.object_vector_env import ObjectVectorEnv, make_branching
 from branchrt_gym.wrappers.snapshots import PROVIDERS, Snapshot, SnapshotProvider
 from branchrt_gym.wrappers.statistics import RecordBranchStatistics
+from branchrt_gym.wrappers.tree import Tree, TreePlan
+from branchrt_gym.wrappers.tree_search import TreeSearch
 from branchrt_gym.wrappers.verify import Verification, verify
 
 __all__ = [
@@ -14,6 +16,9 @@ __all__ = [
     "RecordBranchStatistics",
     "Snapshot",
     "SnapshotProvider",
+    "Tree",
+    "TreePlan",
+    "TreeSearch",
     "Verification",
     "make_branching",
     "verify",
