@@ -27,6 +27,8 @@ from branchrt_gym.bench.terminal import (
     progress,
 )
 from branchrt_gym.errors import MissingExtraError
+from branchrt_gym.evaluation.command import evaluation
+from branchrt_gym.evaluation.replay_command import replay
 from branchrt_gym.snapshot_command import snapshot
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(bench, name="bench")
+app.add_typer(evaluation, name="eval")
+app.add_typer(replay, name="replay")
 app.command()(snapshot)
 
 

@@ -36,10 +36,15 @@ LAYERS = {
     "envs": Layer(CORE | {"envs"}),
     "wrappers": Layer(CORE | {"wrappers", "evaluation", "cloudpickle"}),  # which Gymnasium brings
     "integrations": Layer(CORE | {"integrations", "stable_baselines3"}),  # a module a library
-    "evaluation": Layer(CORE | {"evaluation"}, OPTIONAL | {"httpx", "cloudpickle", "rich"}),
+    "evaluation": Layer(
+        CORE | {"evaluation"},
+        OPTIONAL | {"httpx", "cloudpickle", "rich", "requests", "swebench"},
+    ),
     "distributed": Layer(CORE | {"distributed"}),
     "cli": Layer(CORE | {"cli", "bench", "envs", "evaluation", "typer", "rich"}, OPTIONAL | UPPER),
-    "bench": Layer(CORE | {"bench", "envs", "evaluation", "typer", "rich"}, OPTIONAL | UPPER),
+    "bench": Layer(
+        CORE | {"bench", "envs", "evaluation", "typer", "rich"}, OPTIONAL | UPPER | {"httpx"}
+    ),
 }
 
 

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from branchrt_gym.bench.blackjack_command import bench_blackjack
 from branchrt_gym.bench.capacity_commands import bench_beams, bench_capacity
+from branchrt_gym.bench.evaluation_commands import bench_decisions, bench_journal
+from branchrt_gym.bench.snapshot_commands import bench_sb3, bench_snapshots
 from branchrt_gym.bench.terminal import (
     FAILED,
     BeamWidth,
@@ -36,6 +39,11 @@ CUDA_ROOTS = [64, 128, 256, 512, 1024]
 bench = typer.Typer(help="Check for equality, then measure.", no_args_is_help=True)
 bench.command("capacity")(bench_capacity)
 bench.command("beams")(bench_beams)
+bench.command("blackjack")(bench_blackjack)
+bench.command("decisions")(bench_decisions)
+bench.command("journal")(bench_journal)
+bench.command("snapshots")(bench_snapshots)
+bench.command("sb3")(bench_sb3)
 
 
 @bench.command("deep-tree")

@@ -6,6 +6,7 @@ import multiprocessing
 import gymnasium
 import pytest
 import torch
+from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers.vector import FlattenObservation
 from tally import TURN, tallies
 
@@ -83,6 +84,23 @@ def test_our_environments(name, wrap, envs):
     )
     path = wrap(ours).rollout(12, break_when_any_done=False)
     assert path["next", "done"][:, [4, 9]].all() and path["next", "done"].sum() == 2 * ROWS
+
+
+def test_a_population_of_ordinary_environments_is_what_gymnasium_makes(wrap, envs):
+    from branchrt_gym import make_branching
+
+    mode, ways = envs.autoreset_mode, []
+    for make in (
+        lambda: make_branching("CartPole-v1", ROWS, autoreset_mode=mode),
+        lambda: SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * ROWS, autoreset_mode=mode),
+    ):
+        wrapped = wrap(make())
+        torch.manual_seed(2)
+        wrapped.set_seed(4)
+        ways.append(wrapped.rollout(80, break_when_any_done=False))
+    assert ways[1]["next", "done"].sum() > ROWS
+    for key in ("observation", "action", ("next", "reward"), ("next", "done")):
+        assert torch.equal(ways[0][key].double(), ways[1][key].double())
 
 
 def test_a_tuple_of_observations_needs_to_be_flattened(wrap):
