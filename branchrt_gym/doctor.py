@@ -237,7 +237,18 @@ def _surroundings(facts: Facts) -> list[Problem]:
         (
             facts.engine == "no answer",
             f"the Docker client is installed and no engine answered in {PATIENCE:g} s",
-            "start the engine, see `docker info`; nothing but containers needs it",
+            "start the engine, see `docker info`, or name another in DOCKER_HOST; nothing but "
+            "containers needs it",
+        ),
+        (
+            facts.engine == "answers" and facts.packages["docker"] is None,
+            "a Docker engine answers and its SDK is not installed: no candidate runs in containers",
+            'pip install "branchrt-gym[docker]"',
+        ),
+        (
+            facts.engine == "no client" and facts.packages["docker"] is not None,
+            "the Docker SDK is installed and there is no Docker client or engine",
+            "install Docker Engine (on Debian: docker.io), or name an engine in DOCKER_HOST",
         ),
     ]
     return [Problem(what, do) for happens, what, do in cases if happens]

@@ -77,6 +77,8 @@ def test_nothing_is_in_the_way(facts):
         (having(packages={"numpy": None}), "numpy is not installed", "numpy>=1.26", True),
         (having(keys="0x1, expected 0x2"), "random keys wrong: 0x1", "torch", True),
         (having(WITH_GPU, kernel="no compiler"), "no compiler", "C compiler", True),
+        (having(engine="answers"), "SDK is not installed", "branchrt-gym[docker]", False),
+        (having(packages={"docker": "7.2.0"}), "no Docker client", "docker.io", False),
         (having(TRITON, interpreted=True, kernel="no"), "does not run: no", "Triton", False),
         (having(WITH_GPU, {"triton": None}), "no Triton", "branchrt-gym[gpu]", False),
         (having(driver=True), "without CUDA", "CUDA build", False),

@@ -60,7 +60,7 @@ def test_constraints_pin_every_direct_dependency() -> None:
     project = PYPROJECT["project"]
     extras = project["optional-dependencies"]
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line[0] != "#"]
-    assert all(re.fullmatch(r"[a-z0-9-]+==[0-9.]+", line) for line in lines)
+    assert all(re.fullmatch(r"[a-z0-9-]+==[0-9.]+(\.post[0-9]+)?", line) for line in lines)
     required = [*project["dependencies"], *extras["gpu"], *extras["plot"], *extras["dev"]]
     names = {re.split(r"[^A-Za-z0-9-]", requirement)[0] for requirement in required}
     assert names - {"branchrt-gym"} <= {line.partition("==")[0] for line in lines}

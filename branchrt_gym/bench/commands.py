@@ -12,6 +12,8 @@ from rich.markup import escape
 from branchrt_gym.bench.blackjack_command import bench_blackjack
 from branchrt_gym.bench.capacity_commands import bench_beams, bench_capacity
 from branchrt_gym.bench.evaluation_commands import bench_decisions, bench_journal
+from branchrt_gym.bench.live_command import bench_live
+from branchrt_gym.bench.shell_command import bench_shell
 from branchrt_gym.bench.snapshot_commands import bench_sb3, bench_snapshots
 from branchrt_gym.bench.terminal import (
     FAILED,
@@ -44,6 +46,8 @@ bench.command("decisions")(bench_decisions)
 bench.command("journal")(bench_journal)
 bench.command("snapshots")(bench_snapshots)
 bench.command("sb3")(bench_sb3)
+bench.command("live")(bench_live)
+bench.command("shell")(bench_shell)
 
 
 @bench.command("deep-tree")

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from branchrt_gym.bench.terminal import console, errors
+from branchrt_gym.evaluation.docker.swebench_command import eval_swebench
 
 if TYPE_CHECKING:
     from branchrt_gym.evaluation.journal_status import JournalStatus
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["evaluation"]
 
 evaluation = typer.Typer(help="Evaluations, and their journals.", no_args_is_help=True)
+evaluation.command("swebench")(eval_swebench)
 
 JournalPath = Annotated[Path, typer.Argument(help="The journal of a run.", metavar="JOURNAL")]
 

@@ -1,4 +1,7 @@
-"""Random forks, steps, prunes and restores; every branch is then made again from scratch."""
+"""Random forks, steps, prunes and restores; every branch is then made again from scratch.
+
+`BRANCHRT_SOAK=1` runs the whole of it: 10,000 operations over 256 slots of each family.
+"""
 
 import gc
 import os
@@ -9,7 +12,7 @@ from typing import Any
 import gymnasium
 import pytest
 from driving import actions_of, bits, follow, luck, needs
-from gymnasium import wrappers as W
+from families import FAMILIES, WHOLE, nothing_left
 
 from branchrt_gym.wrappers import BranchWrapper
 
@@ -40,14 +43,21 @@ def from_scratch(make: Callable[[], Any], done: list[Any]) -> Any:
 
 
 def operate(
-    make: Callable[[], Any], operations: int, slots: int, seed: int = 0
+    make: Callable[[], Any],
+    operations: int,
+    slots: int,
+    seed: int = 0,
+    half: Callable[[], None] = lambda: None,
 ) -> tuple[list[Branch], Any]:
     """Returns what lives after so many random operations; and forks, prunes, restores counted."""
-    draw = random.Random(seed)
     root = from_scratch(make, [])
-    actions = actions_of(root, 64)
-    live, snapshots, counts = [Branch(root, [])], [], {"fork": 0, "prune": 0, "restore": 0}
-    for _ in range(operations):
+    actions, counts = actions_of(root, 64), {"fork": 0, "prune": 0, "restore": 0}
+    for number in range(operations):
+        if number in (0, operations // 2):  # the second time there is room for everything already
+            draw, snapshots = random.Random(seed), []
+            live = [Branch(root.fork(1, rng="shared")[0], [])]
+        if number == operations // 2:
+            half()
         branch = draw.choice(live)
         kind = draw.random()
         if kind < 0.3 and len(live) < slots:
@@ -71,35 +81,21 @@ def operate(
     return live, counts
 
 
-FAMILIES: dict[str, tuple[Callable[[], Any], int, int, str]] = {
-    "CartPole": (lambda: gymnasium.make("CartPole-v1"), 600, 32, ""),
-    "FrozenLake": (lambda: gymnasium.make("FrozenLake-v1"), 600, 32, ""),
-    "stack": (
-        lambda: W.NormalizeReward(
-            W.FrameStackObservation(W.StickyAction(gymnasium.make("CartPole-v1"), 0.3), 2)
-        ),
-        400,
-        32,
-        "",
-    ),
-    "Hopper": (lambda: gymnasium.make("Hopper-v5"), 200, 16, "mujoco"),
-    "LunarLander": (lambda: gymnasium.make("LunarLander-v3"), 80, 8, "Box2D"),
-    "BipedalWalker": (lambda: gymnasium.make("BipedalWalker-v3"), 60, 6, "Box2D"),
-    "MiniGrid": (lambda: gymnasium.make("minigrid:MiniGrid-DoorKey-5x5-v0"), 200, 16, "minigrid"),
-    "Atari": (lambda: gymnasium.make("ale_py:ALE/Pong-v5", obs_type="ram"), 80, 6, "ale_py"),
-}
-
-
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_branch_is_what_its_history_makes(name: str) -> None:
-    make, operations, slots, package = FAMILIES[name]
-    if package:
-        needs(package)
-    live, counts = operate(make, operations, slots)
+    family = FAMILIES[name]
+    if family.package:
+        needs(family.package)
+    if family.only_whole and not WHOLE:
+        pytest.skip("too costly; BRANCHRT_SOAK=1 runs it")
+    family.make().close()  # whatever is loaded once
+    with nothing_left(name) as measure:
+        live, counts = operate(family.make, family.operations, family.slots, half=measure)
+    print(f"{name}: {counts}")
     assert min(counts.values()) > 0
     ahead = actions_of(live[0].env, 5, seed=3)
     for branch in live:
-        truth = from_scratch(make, branch.done)
+        truth = from_scratch(family.make, branch.done)
         assert luck(branch.env) == luck(truth)
         assert bits(branch.env.observation) == bits(truth.observation)
         assert follow(branch.env, ahead) == follow(truth, ahead)
