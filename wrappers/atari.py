@@ -2,10 +2,10 @@
 
 What ale-py's own states leave out is put back here. The action that a sticky step repeats: an act
 that is taken for certain, between two restores, sets it. The screen, which would show the frame
-from before the restore: kept beside the state until the next act. Another emulator takes 0.1 s to
-make, so that those of branches that are gone are used again.
-
-Limits of ale-py 0.12.1: about one state in 60 of Qbert and Tetris does not come back exactly.
+from before the restore: kept beside the state until the next act. Whether the game was stepped at
+all since its reset, which shows in Qbert and Tetris: an emulator is brought there by an act, or by
+a reset, before the restore. Another emulator takes 0.1 s to make, so that those of branches that
+are gone are used again.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from branchrt_gym.wrappers.structural import Copying, Handler, Saved
 from branchrt_gym.wrappers.values import same
 
 __all__ = ["Atari", "Emulator"]
+
+Kept = tuple[Any, Any, tuple[Any, ...], bool]
+"""A state, the action in force, the pictures, and whether the game was stepped since its reset."""
 
 PICTURES = ("getScreen", "getScreenRGB", "getScreenGrayscale")
 SETTINGS = {
@@ -47,6 +50,8 @@ class Emulator:
         self.sticky: float = ale.getFloat("repeat_action_probability")
         self.acts: deque[tuple[Any, float] | None] = deque(maxlen=64)
         self._fresh = ale.getEpisodeFrameNumber() == 0
+        self._stepped = not self._fresh
+        self._before: Any = None  # the action in force before these acts
         self._kept = False
         for name in dir(ale):
             if not name.startswith("__") and not hasattr(type(self), name):
@@ -55,6 +60,7 @@ class Emulator:
     def act(self, action: Any, paddle_strength: float = 1.0) -> Any:
         """Steps one frame."""
         self.acts.appendleft((action, paddle_strength))
+        self._stepped = True
         if self._kept:
             self._see()
         return self.ale.act(action, paddle_strength)
@@ -63,7 +69,7 @@ class Emulator:
         """Starts a game; no action is in force."""
         self.ale.reset_game()
         self.acts.clear()
-        self._fresh = True
+        self._fresh, self._stepped, self._before = True, False, None
         if self._kept:
             self._see()
 
@@ -71,31 +77,34 @@ class Emulator:
         """Loads a game; no action is in force."""
         self.ale.loadROM(path)
         self.acts.clear()
-        self._fresh = True
+        self._fresh, self._stepped, self._before = True, False, None
 
-    def save(self) -> tuple[Any, Any, tuple[Any, ...]]:
-        """Returns the state with its random sources, the action in force, and the pictures."""
+    def save(self) -> Kept:
+        """Returns the state with its random sources, and what it leaves out."""
         state = self.ale.cloneState(include_rng=True)
         force = None
         if self.sticky > 0:
-            force = taken(state, self.acts, self.sticky)
+            force = taken(state, self.acts, self.sticky) or self._before
             if force is None and not self._fresh:
                 raise Refusal(
                     "was stepped before it was watched: the action that its sticky steps repeat is "
                     "unknown; wrap it first, or reset it"
                 )
-        return state, force, tuple(getattr(self, name)() for name in PICTURES)
+        return state, force, tuple(getattr(self, name)() for name in PICTURES), self._stepped
 
-    def load(self, state: Any, force: Any, pictures: tuple[Any, ...]) -> None:
-        """Goes to a state, the action in force and the pictures included."""
+    def load(self, state: Any, force: Any, pictures: tuple[Any, ...], stepped: bool) -> None:
+        """Goes to a state, and puts back what it leaves out."""
         if self.sticky > 0:
             self.ale.restoreState(with_next_taken(state))
+        if self.sticky > 0 or (stepped and not self._stepped):
             self.ale.act(*(force or (sys.modules["ale_py"].Action.NOOP, 1.0)))
+            self._stepped = True
+        if self._stepped and not stepped:
+            self.ale.reset_game()
+        self._stepped = stepped
         self.ale.restoreState(state)
         self.acts.clear()
-        if force is not None:
-            # Whatever the words say of it, nothing else is in force.
-            self.acts.append(force)
+        self._before = force
         self._fresh = True
         self._kept = True
         for name, picture in zip(PICTURES, pictures, strict=True):
@@ -115,7 +124,7 @@ class Emulators:
         self._kept: dict[tuple[Any, ...], list[Emulator]] = {}
         self._owned: dict[weakref.ref[Any], Emulator] = {}
 
-    def loaded(self, game: tuple[Any, ...], saved: tuple[Any, Any, tuple[Any, ...]]) -> Emulator:
+    def loaded(self, game: tuple[Any, ...], saved: Kept) -> Emulator:
         """Returns an emulator in a state, a kept one if there is one."""
         kept = self._kept.setdefault(game, [])
         emulator = None
@@ -142,9 +151,7 @@ class Emulators:
 class SavedEmulator(Saved):
     """A snapshot's emulator state."""
 
-    def __init__(
-        self, game: tuple[Any, ...], saved: tuple[Any, Any, tuple[Any, ...]], pool: Emulators
-    ) -> None:
+    def __init__(self, game: tuple[Any, ...], saved: Kept, pool: Emulators) -> None:
         """Keeps the state, and where to get an emulator for it."""
         self.game, self.saved, self.pool = game, saved, pool
 
@@ -182,10 +189,10 @@ class Atari(SnapshotProvider):
         self._pool = pool = Emulators()
 
         def emulator(value: Emulator, run: Copying) -> Any:
-            state, force, pictures = value.save()
+            state, *others = value.save()
             if run.key is not None:
                 state = with_luck(state, (run.draw_seed(), run.draw_seed()))
-            saved: Any = SavedEmulator(value.game, (state, force, pictures), pool)
+            saved: Any = SavedEmulator(value.game, (state, *others), pool)
             twin = run.memo[id(value)] = saved if run.saving else saved.new(run)
             return twin
 

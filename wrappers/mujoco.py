@@ -49,6 +49,10 @@ class Slots:
                 break
             kept[1].insert(0, candidate)  # someone looks at it, through its positions for example
         if twin is None:
+            # The roots of a population have a model each: in the place of one kept for another, so
+            # that no more are held than were ever in use at once.
+            longest = max((held for _, held in self._kept.values()), key=len)
+            del longest[-1:]
             twin = type(data)(model)
             if not self._alone:
                 self._alone = self._references(twin)

@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium
 import pytest
-from driving import BEFORE, check_exact, needs
+from driving import BEFORE, actions_of, begin, check_exact, follow, needs
 from gymnasium import wrappers as W
 from gymnasium.vector import SyncVectorEnv
 
@@ -155,10 +155,27 @@ def test_what_ale_py_leaves_out_of_a_state_is_found(
     assert all("`observation[" in found for found in result.differences)
 
 
-@pytest.mark.parametrize(("game", "kwargs"), [("Breakout", EACH_FRAME)])
+@pytest.mark.parametrize(
+    ("game", "kwargs"), [("Breakout", EACH_FRAME), ("Qbert", UNSTICKY), ("Tetris", UNSTICKY)]
+)
 def test_what_ale_py_leaves_out_of_a_state_is_put_back(game: str, kwargs: dict[str, Any]) -> None:
     needs("ale_py")
     assert verify(lambda: atari(game, **kwargs), points=300, steps=POINT).differences == []
+
+
+@pytest.mark.parametrize("rng", ["shared", "split"])
+def test_copies_of_copies_keep_the_action_in_force(rng: Any) -> None:
+    """Between them nobody steps, so that their luck does not tell what the last step did."""
+    needs("ale_py")
+    env = BranchWrapper(atari("Pong", **EACH_FRAME))
+    begin(env, steps=3)
+    actions = actions_of(env, 140)
+    for i in range(120):
+        (child,) = env.fork(1, rng=rng)
+        (copied,) = child.fork(1, rng="shared")[0].fork(1, rng="shared")
+        truth = follow(child, actions[i : i + 12])
+        assert follow(copied, actions[i : i + 12]) == truth, f"point {i}"
+        follow(env, actions[i : i + 12])
 
 
 def test_envpool_is_refused() -> None:
