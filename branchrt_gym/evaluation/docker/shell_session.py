@@ -14,12 +14,13 @@ from typing import Any
 from branchrt_gym.evaluation.docker.container import Outcome, Spec
 from branchrt_gym.evaluation.docker.engine import Engine, EngineError
 from branchrt_gym.evaluation.docker.memory import MemoryCounter
-from branchrt_gym.evaluation.docker.streams import Output, pump
+from branchrt_gym.evaluation.docker.streams import Output, hang_up, pump, wire
 
 __all__ = ["STATE", "SessionContainer", "config_of"]
 
 STATE = "/.branchrt"
 MARGIN = 7.0  # seconds after which the outside acts, when the inside did not
+STOP = 30.0  # seconds that a container may take to be gone after it was killed
 SETTLE = 0.3  # seconds in which the engine learns that a container has ended
 
 # The first process: it waits, and takes leave of orphans that were killed. `kill` spares it alone,
@@ -123,7 +124,7 @@ class SessionContainer:
         took = time.monotonic() - begin
         if code is None:
             self.engine.call(self.engine.api.kill, self.name)
-            self.engine.call(self.engine.api.wait, self.name)
+            self.engine.call(self.engine.api.wait, self.name, timeout=STOP)
         kills, self._kills = self._kills, self._memory.read() or 0
         return Outcome(
             exit_code=code,
@@ -161,7 +162,7 @@ class SessionContainer:
         try:
             how = call(
                 pump,
-                getattr(stream, "_sock", stream),
+                wire(stream),
                 io.BytesIO(b"\n"),
                 output,
                 deadline=lambda: until,
@@ -170,7 +171,7 @@ class SessionContainer:
                 runs=runs,
             )
         finally:
-            stream.close()
+            hang_up(stream)
         while how == "end" and runs():  # the engine learns of the end a moment later
             time.sleep(0.005)
             how = "end" if time.monotonic() < until else "deadline"
