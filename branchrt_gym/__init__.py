@@ -4,6 +4,8 @@ A Gymnasium-compatible vector environment whose population can fork and prune, o
 stores what branches share once.
 """
 
+import gymnasium
+
 from branchrt_gym.branch_step import Batch, Expansion, Verdicts, branch_step
 from branchrt_gym.contract import (
     BranchEnv,
@@ -156,4 +158,11 @@ register(
         "window": (1, 128),
         "page_size": (None, 512, 4096),
     },
+)
+
+# A shell has no oracle: it is an environment, but not one to certify.
+gymnasium.register(
+    "branchrt/Shell-v0",
+    entry_point="branchrt_gym.wrappers.shell:ShellEnv",
+    vector_entry_point="branchrt_gym.wrappers.shell:make_shells",
 )

@@ -238,10 +238,3 @@ def make_shells(
         return ShellEnv(image, commands, goal=goal, output_bytes=output_bytes, **kwargs)
 
     return make_branching(make, num_envs, provider="own", vector_kwargs=vector_kwargs, **population)
-
-
-gymnasium.register(
-    "branchrt/Shell-v0",
-    entry_point="branchrt_gym.wrappers.shell:ShellEnv",
-    vector_entry_point="branchrt_gym.wrappers.shell:make_shells",
-)

@@ -11,12 +11,16 @@ from typing import Any
 
 from branchrt_gym.bench.beams_report import beam_lines
 from branchrt_gym.bench.capacity_report import capacity_lines, page_step_lines
+from branchrt_gym.bench.evaluation_report import blackjack_lines, decision_lines, journal_lines
 from branchrt_gym.bench.forms_readme import form_lines
 from branchrt_gym.bench.record import read_rows
+from branchrt_gym.bench.snapshots_report import ppo_lines, snapshot_lines
 
 __all__ = ["BEGIN", "END", "figures", "written"]
 
 DEEP_TREE = "branchrt/DeepTree-v0"
+# Benches of which each size is a row of its own.
+SIZED = ("expand", "transcripts", "capacity", "decisions", "blackjack")
 BEGIN, END = "<!-- evidence:begin -->", "<!-- evidence:end -->"
 
 
@@ -33,7 +37,7 @@ def figures(rows: Iterable[Mapping[str, Any]]) -> str:
         # Rows of `bench step` from before it knew two environments name none.
         env = row.get("env", DEEP_TREE) if row["bench"] == "step" else row.get("environment", "")
         env += row.get("matrix", "")
-        if row["bench"] in ("expand", "transcripts", "capacity"):
+        if row["bench"] in SIZED:
             env = str(row["sizes"])
         newest[row["bench"], row["hardware"]["device"], env] = row
     lines = ["| what | figure | where |", "|---|---|---|"]
@@ -169,6 +173,11 @@ _WRITERS = {
     "step": _step,
     "certify": _certify,
     "transcripts": _transcripts,
+    "blackjack": blackjack_lines,
+    "decisions": decision_lines,
+    "journal": journal_lines,
+    "sb3": ppo_lines,
+    "snapshots": snapshot_lines,
 }
 
 

@@ -205,13 +205,18 @@ class Engine:
                 if dead(x)
             ),
         ]
-        for kind, name, remove in found:
-            try:
-                self.call(remove, name, **({"force": True} if kind != "network" else {}))
-                removed.append(f"{kind} {name}")
-            except EngineError as error:
-                if error.lost:
-                    raise  # else another has removed it, or still uses it
+        before = -1
+        while len(removed) > before:  # an image goes after those that stand on it
+            before, left = len(removed), []
+            for kind, name, remove in found:
+                try:
+                    self.call(remove, name, **({"force": True} if kind != "network" else {}))
+                    removed.append(f"{kind} {name}")
+                except EngineError as error:
+                    if error.lost:
+                        raise
+                    left.append((kind, name, remove))  # another has removed it, or still uses it
+            found = left
         return removed
 
     def close(self) -> None:
