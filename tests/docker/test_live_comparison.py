@@ -110,8 +110,12 @@ def test_a_killed_run_is_resumed(folder, engine, client, tmp_path):
     process = subprocess.Popen([*branchrt, "swebench", *map(str, words)], env=env)
     reports = tmp_path / "logs/run_evaluation/branchrt/wrong"
     until = time.monotonic() + 120
-    while not list(reports.glob("*/report.json")) and time.monotonic() < until:
+    # Of the first candidate all is known; those that hang are running.
+    while time.monotonic() < until:
+        if len(list(reports.glob("*/report.json"))) == 2 and client.containers.list():
+            break
         time.sleep(0.1)
+    time.sleep(1)
     process.kill()
     process.wait()
     assert client.containers.list()  # nobody removes them now
