@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from branchrt_gym.bench.blackjack_hands import HIT, advice
 from branchrt_gym.errors import BranchRTError, MissingExtraError
+from branchrt_gym.evaluation.closing import Closing
 from branchrt_gym.evaluation.verifiers import CallableVerifier
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ CARDS = {"A": 1, "J": 10, "Q": 10, "K": 10}
 SEEN = re.compile(r"Your hand: \[(?P<hand>[^\]]*)\] = (?P<total>\d+)\nDealer shows: (?P<up>\w+)")
 
 
-class NemoServer:
+class NemoServer(Closing):
     """A NeMo Gym Blackjack server in a process of its own; a context manager.
 
     Attributes:
@@ -120,19 +121,6 @@ class NemoServer:
             pipe.close()
         self._errors.seek(0)
         self.last_words = self._errors.read()[-500:].decode(errors="replace").strip() or "nothing"
-
-    def __enter__(self) -> Self:
-        """Returns itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Closes it."""
-        self.close()
 
 
 class NemoPlayer:

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 from branchrt_gym.errors import BranchRTError
 from branchrt_gym.evaluation.attempts import Attempt, Verdict
+from branchrt_gym.evaluation.closing import Closing
 
 __all__ = ["BATCH", "Event", "Journal", "JournalError"]
 
@@ -53,7 +53,7 @@ class Event(NamedTuple):
     verdict: Verdict | None
 
 
-class Journal:
+class Journal(Closing):
     """A SQLite file in WAL mode with one writer; a context manager.
 
     A call that writes returns when its rows are on the disk (`synchronous=FULL`), 100 at most in a
@@ -279,16 +279,3 @@ class Journal:
         self._db.close()
         if self._lock is not None:
             self._lock.close()
-
-    def __enter__(self) -> Self:
-        """Returns the journal."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Closes it."""
-        self.close()

@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from pickle import dumps
 from selectors import BaseSelector, DefaultSelector
-from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any
 
 from branchrt_gym.errors import ClosedError
 from branchrt_gym.evaluation.answers import (
@@ -25,12 +24,13 @@ from branchrt_gym.evaluation.answers import (
     read_verdict,
 )
 from branchrt_gym.evaluation.attempts import Attempt, Verdict
+from branchrt_gym.evaluation.closing import Closing
 from branchrt_gym.evaluation.pool_process import CRASH, Worker
 
 __all__ = ["PoolVerifier"]
 
 
-class PoolVerifier:
+class PoolVerifier(Closing):
     """Verifies by calling a function in processes of its own; a context manager.
 
     A call that takes longer than `timeout` is an infrastructure failure, and its process is killed
@@ -158,19 +158,6 @@ class PoolVerifier:
         self._jobs.clear()
         self._late.clear()
         self._waiting.clear()
-
-    def __enter__(self) -> Self:
-        """Returns itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Closes it."""
-        self.close()
 
     def _start(self) -> Worker:
         worker = Worker(self._selector, self._payload.fileno(), self._start_timeout)

@@ -8,8 +8,7 @@ import time
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from branchrt_gym.errors import BranchRTError, ClosedError
 from branchrt_gym.evaluation.answers import (
@@ -22,6 +21,7 @@ from branchrt_gym.evaluation.answers import (
     read_verdict,
 )
 from branchrt_gym.evaluation.attempts import Attempt, Verdict
+from branchrt_gym.evaluation.closing import Closing
 
 __all__ = ["CallableVerifier", "ThreadedVerifier"]
 
@@ -39,7 +39,7 @@ class _Job:
         self.wanted = True  # until it was reported or cancelled
 
 
-class ThreadedVerifier:
+class ThreadedVerifier(Closing):
     """Base of verifiers whose attempts each keep a thread busy; a context manager.
 
     Submit, poll, cancel and close from one thread. `cancel` drops what no thread has taken yet; a
@@ -124,19 +124,6 @@ class ThreadedVerifier:
         end = time.monotonic() + GRACE
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
-
-    def __enter__(self) -> Self:
-        """Returns itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Closes it."""
-        self.close()
 
     def _held(self) -> int:
         return len(self._waiting) + sum(job.wanted for job in self._running)
